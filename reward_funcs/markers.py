@@ -1,0 +1,89 @@
+r"""Where a response marks its answer: `\boxed{}`, `<answer>`, and phrases such as "the answer is" and 答案是.
+
+Only where the marks are. Whether their content makes sense is left to those who know what they look for
+(math_answer.py, text_match.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+
+from reward_funcs.plain_text import ANSWER_LIMIT
+
+Mark = tuple[int, str]
+
+_CLOSING_TAG = re.compile(r"</answer\s?>", re.IGNORECASE)
+_OPENING_TAG = re.compile(r"<answer\s?>", re.IGNORECASE)
+_LINK = r"[*_\"']{0,3} {0,3}(?:\bis\b|\bare\b|\bequals\b|\bwould be\b|\bshould be\b|[:=])[*_]{0,3}(?: {0,3}:)?"
+_PHRASE = re.compile(
+    rf"(?:\banswers?|\bcorrect (?:option|choice))\b(?:[*_]{{0,3}} (?:to|of|for|in) [^\n.:=?]{{0,40}}?)?{_LINK}"
+    r"|^ {0,4}[*_]{0,3}(?-i:A)[*_]{0,3} ?:[*_]{0,3}"
+    r"|(?:答案|结果)[^\n。:=是为]{0,8}(?:是|为|等于|[:=])[*_]{0,3} ?:?|故选 ?:?|(?<!解)答[*_]{0,3} ?:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FINAL = re.compile(r"final |最终|最后", re.IGNORECASE)
+_MOST_PHRASES = 20  # the last ones; what an earlier one announced has been said again since
+_ONLY_MARKUP = re.compile(r"(?:[\s*_:>]|- |\\[\[(](?=\s)|\$\$?(?=\s)|```\w{0,9}\n)*")
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """An announced answer. start: where in the text. final: it calls itself final.
+
+    line: what follows on the phrase's line, or on the next one with text. last: nothing comes after that line.
+    """
+
+    start: int
+    final: bool
+    line: str
+    last: bool
+
+
+def last_box(text: str) -> Mark | None:
+    r"""The last `\boxed{...}` or `\fbox{...}` with its braces balanced. One that never closes was cut off: "".
+
+    A later sentence cannot take back a box, but a later box can.
+    """
+    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if start < 0:
+        return None
+    inside = text[start : start + ANSWER_LIMIT + 20].lstrip("\\").removeprefix("boxed").removeprefix("fbox")
+    if not inside.lstrip().startswith("{"):
+        return start, re.split(r"[\s$]", inside.lstrip(), maxsplit=1)[0]  # \boxed 5
+    inside = inside.lstrip()
+    depth = i = 0
+    while i < len(inside):
+        c = inside[i]
+        if c == "\\":
+            i += 1  # \{ and \} are characters of the answer
+        elif c in "{}":
+            depth += 1 if c == "{" else -1
+            if depth == 0:
+                return start, inside[1:i]
+        i += 1
+    return start, ""
+
+
+def last_tag(text: str) -> Mark | None:
+    """The last `<answer>...</answer>`; one at the very end may lack its closing tag (a stop string takes it)."""
+    openings = deque(_OPENING_TAG.finditer(text), maxlen=1)
+    if not openings:
+        return None
+    opening = openings[0]
+    closing = _CLOSING_TAG.search(text, opening.end())
+    return opening.start(), text[opening.end() : closing.start() if closing else len(text)]
+
+
+def phrases(text: str) -> list[Phrase]:
+    """The phrases that announce an answer, last first."""
+    found = []
+    for match in reversed(deque(_PHRASE.finditer(text), maxlen=_MOST_PHRASES)):
+        begin = _ONLY_MARKUP.match(text, match.end())
+        start = begin.end() if begin else match.end()
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        final = bool(_FINAL.search(text, max(0, match.start() - 8), match.start() + 4))
+        found.append(Phrase(match.start(), final, text[start:end][:ANSWER_LIMIT], not text[end:].strip()))
+    return found

@@ -1,0 +1,106 @@
+r"""Whether an answer to a mathematical problem is the right one: exact numbers, then structure, then the same LaTeX.
+
+math_reasoning, gsm8k and math share this. Numbers follow the policies of numerals.py. Sets and bare lists are
+unordered, tuples, intervals and matrices ordered; `x=5` is 5 unless both sides name a variable and the names differ.
+An empty answer never matches. Left out: algebra (1+x is not x+1 here). A symbolic comparison, which can hang and so
+has to run in a process that can be killed, has its place at the end of `same_answer`, after what is cheap and exact.
+"""
+
+from __future__ import annotations
+
+import re
+
+from reward_funcs.latex import canonical, tidy
+from reward_funcs.math_answer import announced_answer, final_answer
+from reward_funcs.numerals import Number, read_number, same_number
+from reward_funcs.structure import ORDERED, SET, UNION, UNORDERED, as_interval, named_value, only_element, structure
+from reward_funcs.units import unit_name
+
+_DEEPEST = 4  # brackets in brackets; deeper ones are compared as text
+_MOST_UNORDERED = 24  # elements; a longer list is compared as sorted text
+_DECIMAL_COMMA = re.compile(r"([+-]?[0-9]{1,300}),([0-9]{1,300})")
+_TRAILING_UNIT = re.compile(r"(.*[})\w]) ((?:square |cubic )?[a-z]{2,12}(?:\^\{?[23]\}?|s)?|°)", re.DOTALL)
+
+
+def math_score(response: str, ground_truth: str) -> float:
+    """1.0 when the response's final answer is the ground truth's, else 0.0."""
+    return float(same_answer(final_answer(response), announced_answer(ground_truth)))
+
+
+def same_answer(answer: str, truth: str) -> bool:
+    """Whether two answers, already cut out of their texts, say the same."""
+    answer, truth = tidy(answer), tidy(truth)
+    return bool(answer and truth) and _same(answer, truth, _DEEPEST)
+
+
+def _same(answer: str, truth: str, depth: int) -> bool:
+    answer, truth = _values(answer, truth)
+    if not answer or not truth:
+        return False
+    ours, theirs = read_number(answer), read_number(truth)
+    if ours and theirs:
+        return same_number(ours, theirs)
+    if canonical(answer) == canonical(truth):
+        return True
+    if depth == 0:
+        return False
+    if theirs:
+        return _same_as_number(answer, theirs)
+    if ours:
+        element = only_element(truth)
+        return element != truth and _same(answer, element, depth - 1)
+    return _same_structure(answer, truth, depth) or _same_without_unit(answer, truth)
+
+
+def _values(answer: str, truth: str) -> tuple[str, str]:
+    """Both sides without the name they are given; two different names stay, and so do not match."""
+    (our_name, ours), (their_name, theirs) = named_value(answer), named_value(truth)
+    return (answer, truth) if our_name and their_name and our_name != their_name else (ours, theirs)
+
+
+def _same_as_number(answer: str, truth: Number) -> bool:
+    """Something that is no number against a true number: ❴5❵ is 5, and 1,22 is 1.22 where a comma marks decimals."""
+    decimal = _DECIMAL_COMMA.sub(r"\1.\2", answer) if _DECIMAL_COMMA.fullmatch(answer) else only_element(answer)
+    number = read_number(decimal) if decimal != answer else None
+    return number is not None and same_number(number, truth)
+
+
+def _same_structure(answer: str, truth: str, depth: int) -> bool:
+    ours, theirs = structure(answer), structure(truth)
+    if ours and not theirs:
+        theirs = structure(as_interval(truth))
+    elif theirs and not ours:
+        ours = structure(as_interval(answer))
+    if not ours or not theirs:
+        return False
+    (our_kind, our_parts), (their_kind, their_parts) = ours, theirs
+    kinds = {our_kind, their_kind}
+    # A list without brackets may be meant as a set or as a tuple.
+    if len(our_parts) != len(their_parts) or not (len(kinds) == 1 or kinds in ({UNORDERED, SET}, {UNORDERED, ORDERED})):
+        return False
+    if kinds <= {UNORDERED, SET, UNION}:
+        return _same_unordered(our_parts, their_parts, depth - 1)
+    return all(_same(ours, theirs, depth - 1) for ours, theirs in zip(our_parts, their_parts, strict=True))
+
+
+def _same_unordered(ours: list[str], theirs: list[str], depth: int) -> bool:
+    if len(ours) > _MOST_UNORDERED:
+        return sorted(map(canonical, ours)) == sorted(map(canonical, theirs))
+    left = list(theirs)
+    for part in ours:
+        match = next((i for i, other in enumerate(left) if _same(part, other, depth)), None)
+        if match is None:
+            return False
+        del left[match]
+    return not left
+
+
+def _same_without_unit(answer: str, truth: str) -> bool:
+    r"""`2\sqrt{3} cm` is `2\sqrt{3}` when only one of the two has a unit."""
+    sides = []
+    for text in (answer, truth):
+        match = _TRAILING_UNIT.fullmatch(text)
+        is_unit = bool(match and "\\" in match[1] and unit_name(match[2], attached=False))
+        sides.append(match[1] if match and is_unit else text)
+    only_one = (sides[0] != answer) != (sides[1] != truth)
+    return only_one and canonical(sides[0]) == canonical(sides[1])
