@@ -1,0 +1,25 @@
+# The contributor's commands. They use the environment that train.sh finds or makes, GRPO_PYTHON included.
+.DEFAULT_GOAL := help
+.PHONY: help check test format clean
+FAST := not slow and not verl and not gpu and not browser
+ALL := not verl and not gpu
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+check: ## format, lint, types and the fast tests, under a minute: before every commit
+	@python="$$(./train.sh --setup dev)" && \
+	"$$python" -m ruff format --check . && "$$python" -m ruff check . && \
+	"$$python" -m pyright --pythonpath "$$python" && \
+	"$$python" -m pytest -q -m '$(FAST)'
+
+test: ## all tests but those that need a GPU or start verl: what .ci/run runs
+	@python="$$(./train.sh --setup dev verl-maths)" && "$$python" -m pytest -m '$(ALL)' --timeout=1200 $(PYTEST)
+
+format: ## lay out the code and mend what ruff can
+	@python="$$(./train.sh --setup dev)" && "$$python" -m ruff format . && "$$python" -m ruff check --fix .
+
+clean: ## remove the environment and the caches; outputs/ stays
+	rm -rf .venv .venv.lock .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
