@@ -1,0 +1,117 @@
+"""The embedded engine behind the seam: what it can honour, and the way into its loop. No torch until `train`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from grpo.engine import Result, Run
+
+# Keys about placement and about verl's own machinery: nothing to one process, so they are listed, not refused.
+PLACEMENT = (
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "data.dataloader_num_workers",
+    "reward.num_workers",
+    "actor_rollout_ref.model.use_remove_padding",
+    "actor_rollout_ref.actor.strategy",
+    "actor_rollout_ref.actor.fsdp_config.",
+    "actor_rollout_ref.ref.fsdp_config.",
+    "actor_rollout_ref.rollout.name",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "actor_rollout_ref.rollout.gpu_memory_utilization",
+    # keys that only verl has
+    "ray_kwargs.",
+    "transfer_queue.",
+    "trainer.balance_batch",
+    "trainer.use_v1",
+    "trainer.v1.",
+    "trainer.ray_wait_register_center_timeout",
+    "actor_rollout_ref.nccl_timeout",
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.model.enable_activation_offload",
+    *(
+        f"actor_rollout_ref.rollout.{name}"
+        for name in (
+            "data_parallel_size",
+            "pipeline_model_parallel_size",
+            "expert_parallel_size",
+            "enforce_eager",
+            "free_cache_engine",
+            "max_num_batched_tokens",
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+            "load_format",
+            "layered_summon",
+            "engine_kwargs.",
+            "agent.num_workers",
+            "checkpoint_engine.",
+        )
+    ),
+)
+
+# What verl offers and this engine does not: key -> (the values it can honour, what to do instead).
+ONLY = {
+    "algorithm.adv_estimator": (("grpo",), "set it to grpo"),
+    "algorithm.kl_ctrl.type": (("fixed",), "set it to fixed"),
+    "actor_rollout_ref.model.lora_rank": ((0,), "train all weights, or use --engine verl"),
+    "actor_rollout_ref.model.target_modules": (("all-linear",), "it belongs to LoRA; use --engine verl"),
+    "actor_rollout_ref.actor.checkpoint.save_contents": (
+        (["model", "optimizer", "extra"],),
+        "leave it out: weights, optimizer and state are always saved, and a Hugging Face folder at the end",
+    ),
+}
+
+
+class EmbeddedEngine:
+    """GRPO in one process, on a CPU or one GPU. See grpo.engine.Engine for what each method promises."""
+
+    name = "embedded"
+
+    def refusals(self, run: Run) -> list[str]:
+        """Settings this engine cannot honour, one line each with what to do instead."""
+        config = run.config
+        lines = [
+            f"{key}={value} ({run.origins.get(key, 'default')}): the embedded engine cannot do this; {instead}"
+            for key, (honoured, instead) in ONLY.items()
+            if (value := _plain(OmegaConf.select(config, key))) not in honoured
+        ]
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+        if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is None:
+            lines.append(
+                "actor_rollout_ref.actor.use_dynamic_bsz=false needs ppo_micro_batch_size_per_gpu: set it, or leave "
+                "use_dynamic_bsz on"
+            )
+        if rollout.max_num_seqs < rollout.n:
+            lines.append(
+                f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than one group: raise it to "
+                f"rollout.n={rollout.n}"
+            )
+        return lines
+
+    def no_effect(self, run: Run) -> list[str]:
+        """Changed keys about placement, which mean nothing to one process."""
+        return [key for key, origin in run.origins.items() if not origin.startswith("default") and is_placement(key)]
+
+    def plan(self, run: Run) -> list[str]:
+        """What train() does, as a line for --dry_run."""
+        device = run.config.trainer.device
+        where = "the first of CUDA, MPS, CPU" if device == "auto" else device
+        return [f"the embedded engine in this process, on {where}; output in {run.output_dir}"]
+
+    def train(self, run: Run) -> Result:
+        """Train; raises EngineError, or Interrupted with a checkpoint written."""
+        from grpo.embedded.loop import train
+
+        return train(run)
+
+
+def is_placement(key: str) -> bool:
+    """Whether a key only says where things run."""
+    return any(key == place or (place.endswith(".") and key.startswith(place)) for place in PLACEMENT)
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -1,0 +1,26 @@
+"""How many tokens a forward/backward may hold, so that a laptop does not swap."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from grpo.embedded.policy import Policy
+
+
+def token_budget(policy: Policy) -> int:
+    """Tokens of one micro-batch whose activations take about a fifth of the machine's memory (two fifths of a GPU's).
+
+    Counted from the model's shape and the memory that the machine has, not the memory that is free at the moment:
+    the cut of a mini-batch decides the order of rounding, and a rerun must repeat it to the last digit.
+    """
+    config = policy.model.config.get_text_config()
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    per_token = 4 * (layers * (14 * hidden + 4 * inner) + 4 * config.vocab_size)
+    if policy.device.type == "cuda":
+        memory = 0.4 * torch.cuda.get_device_properties(policy.device).total_memory
+    else:
+        memory = 0.2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, int(memory / per_token))

@@ -1,0 +1,142 @@
+"""The policy: a causal language model, its tokenizer, where it computes and in which precision.
+
+Weights stay float32 (they are what the optimizer adds 1e-6 steps to); `dtype` is the precision of the arithmetic.
+Dropout is off everywhere, so that the probabilities of sampling and of the update are the same function.
+Legend: P prompts, n responses each, B = P * n, L prompt tokens (left-padded), R response tokens (right-padded).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
+
+from grpo.algorithm import entropy_of, log_probs_of
+
+
+@dataclass
+class Policy:
+    """A model and all that is needed to run it. stop_ids: tokens that end a response."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    dtype: torch.dtype
+    stop_ids: list[int]
+    pad_id: int
+
+    def __post_init__(self) -> None:
+        self.model.to(self.device).eval()
+        self._last_logits_only = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def arithmetic(self) -> contextlib.AbstractContextManager:
+        """The context in which to run the model: autocast where `dtype` is not float32."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def read_prompts(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:
+        """Run the prompts once. ids, mask: [P, L]. Returns the logits after the prompt [P, V] and the KV cache."""
+        cache = DynamicCache(config=self.model.config)
+        only_last = {"logits_to_keep": 1} if self._last_logits_only else {}
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        out = self.model(
+            ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **only_last
+        )
+        return out.logits[:, -1], cache
+
+    def log_probs(
+        self,
+        prompt_ids: torch.Tensor,
+        prompt_mask: torch.Tensor,
+        response_ids: torch.Tensor,
+        response_mask: torch.Tensor,
+        *,
+        temperature: float,
+        entropy: str | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """log_prob and entropy of every response token, [B, R] each, in float32; padding holds finite rubbish.
+
+        entropy: None = not wanted, "metric" = without gradient, "loss" = with it.
+
+        prompt_ids, prompt_mask: [P, L]; response_ids, response_mask: [B, R], a prompt's n responses side by side.
+        A prompt is run once for its whole group, in the backward pass too, wherever the model's cache allows it.
+        """
+        n = len(response_ids) // len(prompt_ids)
+        with self.arithmetic():
+            if n > 1 and self._can_share_prompts():
+                logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
+            else:
+                logits = self._logits_plain(prompt_ids, prompt_mask, response_ids, response_mask, n)
+        chosen = log_probs_of(logits, response_ids, temperature=temperature)
+        if entropy is None:
+            return chosen, None
+        return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
+
+    def _can_share_prompts(self) -> bool:
+        """Not when layers are recomputed (they may not keep a cache) or keep only a window of it."""
+        layers = DynamicCache(config=self.model.config).layers
+        return not self.model.is_gradient_checkpointing and all(type(layer) is DynamicLayer for layer in layers)
+
+    def _logits_shared(self, prompt_ids, prompt_mask, response_ids, response_mask, n: int) -> torch.Tensor:
+        first, cache = self.read_prompts(prompt_ids, prompt_mask)  # [P, V]
+        first = first.repeat_interleave(n, 0)[:, None]  # [B, 1, V]
+        if response_ids.shape[1] == 1:
+            return first
+        cache.batch_repeat_interleave(n)
+        prompt_mask = prompt_mask.repeat_interleave(n, 0)  # [B, L]
+        mask = torch.cat([prompt_mask, response_mask[:, :-1]], 1)
+        positions = prompt_mask.sum(1, keepdim=True) + torch.arange(response_ids.shape[1] - 1, device=self.device)
+        rest = self.model(
+            response_ids[:, :-1], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        ).logits
+        return torch.cat([first, rest], 1)  # [B, R, V]
+
+    def _logits_plain(self, prompt_ids, prompt_mask, response_ids, response_mask, n: int) -> torch.Tensor:
+        ids = torch.cat([prompt_ids.repeat_interleave(n, 0), response_ids], 1)
+        mask = torch.cat([prompt_mask.repeat_interleave(n, 0), response_mask], 1)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        width = response_ids.shape[1]
+        only_last = {"logits_to_keep": width + 1} if self._last_logits_only else {}
+        logits = self.model(ids, attention_mask=mask, position_ids=positions, use_cache=False, **only_last).logits
+        return logits[:, -width - 1 : -1]
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto`: CUDA, else Apple's MPS, else the CPU."""
+    if wanted != "auto":
+        return torch.device(wanted)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """The precision of the arithmetic; `auto` measures instead of asking the CPU for its flags.
+
+    A CPU without bf16 units runs bf16 hundreds of times slower than float32, one with them up to ten times faster.
+    Autocast costs some of the gain, hence bf16 only where its products are three times as fast.
+    """
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    if device.type == "mps":
+        return torch.float32
+    return torch.bfloat16 if 3 * _product_seconds(torch.bfloat16) < _product_seconds(torch.float32) else torch.float32
+
+
+def _product_seconds(dtype: torch.dtype, size: int = 256, rounds: int = 5) -> float:
+    """The fastest of a few square matrix products; small, since bf16 without units takes a tenth of a second."""
+    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - start)
+    return min(times)

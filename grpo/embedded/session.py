@@ -1,0 +1,237 @@
+"""What the loop asks for at every step, and what a run leaves behind: samples, records, checkpoints, the summary.
+
+Opened by opening.py. Everything that a resumed run must find again is in `_state()`; the rest follows from the
+configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from data_prep.records import from_rows
+from grpo.atomic import atomic_write
+from grpo.embedded import checkpoint
+from grpo.embedded.evaluate import evaluate, score
+from grpo.embedded.interrupts import Interrupts
+from grpo.embedded.outcome import Outcome, peak_rss_mb
+from grpo.embedded.policy import Policy
+from grpo.embedded.prompts import Encoder, Prompt, as_row, batches, hash_seed, streamed
+from grpo.embedded.rollout import Rollouts, sample
+from grpo.embedded.settings import Settings
+from grpo.embedded.update import learning_rate, log_probs
+from grpo.engine import EngineError, Result, Run
+from grpo.metrics.live import Progress
+from grpo.metrics.log import MetricsLog
+from grpo.report import write_report
+from reward_funcs import Reward, Scores
+
+
+@dataclass
+class Session:
+    """One open run. per_epoch: steps of an epoch, 0 when the data has no end; step: the last one that is done."""
+
+    run: Run
+    settings: Settings
+    interrupts: Interrupts
+    policy: Policy
+    reference: Policy | None
+    optimizer: torch.optim.Optimizer
+    reward: Reward
+    encoder: Encoder
+    prompts: list[Prompt]
+    val_prompts: list[Prompt]
+    per_epoch: int
+    total_steps: int
+    max_micro_tokens: int
+    progress: Progress
+    log: MetricsLog
+    outcome: Outcome
+    step: int = 0
+    optimizer_steps: int = 0
+    saved_step: int = 0
+    seconds_before: float = 0.0
+    _began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = self.run.output_dir / "checkpoints"
+
+    def steps(self) -> Iterator[tuple[int, list[Prompt]]]:
+        """(step, its prompts) from where the run stands to its end; steps count from 1."""
+        size, first = self.settings.train_batch_prompts, self.step
+        if self.run.records is None:
+            data = self.run.config.data
+            source = batches(
+                self.prompts,
+                size=size,
+                seed=self.settings.seed,
+                shuffle=bool(data.shuffle),
+                drop_last=bool(self.run.config.launcher.drop_last),
+                first_step=first,
+            )
+        else:
+            rows = (as_row(record, index) for index, record in enumerate(from_rows(self.run.records)))
+            source = streamed(rows, self.encoder, size=size, first_step=first)
+        self.progress.phase("train", self.total_steps, done=first)
+        yield from zip(range(first + 1, self.total_steps + 1), source, strict=False)
+
+    def sample(self, step: int, prompts: list[Prompt]) -> Rollouts:
+        """The step's responses; stops between two tokens when the user asked for it."""
+        total = len(prompts) * self.settings.sampling.n
+
+        def on_token(done: int) -> None:
+            self.interrupts.check()
+            self.progress.working("sampling", done, total)
+
+        ids = [prompt.ids for prompt in prompts]
+        seed = hash_seed(self.settings.seed, "sample", step)
+        return sample(
+            self.policy, ids, self.settings.sampling, seed=seed, max_rows=self.settings.max_rows, on_token=on_token
+        )
+
+    def score(self, prompts: list[Prompt], texts: list[str]) -> Scores:
+        """What the reward says of the step's responses."""
+        n, max_errors = self.settings.sampling.n, self.settings.max_reward_errors
+        return score(self.reward, prompts, texts, n=n, max_errors=max_errors)
+
+    def reference_log_probs(self, rollouts: Rollouts) -> torch.Tensor | None:
+        """[B, R] under the frozen model; None when nothing is measured against it."""
+        if self.reference is None:
+            return None
+        temperature = self.settings.sampling.temperature
+        return log_probs(self.reference, rollouts, temperature=temperature, max_tokens=self.max_micro_tokens)
+
+    def next_learning_rate(self) -> float:
+        """Set and return the learning rate of the coming optimizer step."""
+        optim, batch = self.settings.optim, self.settings.train_batch_prompts
+        per_step = -(-batch // self.settings.mini_batch_prompts) * self.settings.ppo_epochs
+        total = self.total_steps * per_step
+        warmup = optim["lr_warmup_steps"]
+        lr = learning_rate(
+            self.optimizer_steps,
+            lr=float(optim["lr"]),
+            kind=optim["lr_scheduler_type"],
+            warmup=int(warmup if warmup >= 0 else optim["lr_warmup_steps_ratio"] * total),
+            total=total,
+            min_ratio=float(optim["min_lr_ratio"] or 0.0),
+        )
+        self.optimizer_steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def finish_step(self, step: int, values: dict[str, float], lines: list[dict[str, Any]]) -> None:
+        """Record a step; evaluate and save when it is time. A failed save is said, and tried again next time."""
+        self.step = step
+        settings, last = self.settings, step == self.total_steps
+        values["epoch"] = (step - 1) // self.per_epoch if self.per_epoch else 0
+        self.log.completions(step, lines)
+        if last or (settings.test_freq > 0 and step % settings.test_freq == 0):
+            values |= self.evaluate(step, "final" if last else None)
+        self.log.step(step, values)
+        self.progress.step(step, values)
+        if settings.debug:
+            for line in lines:
+                self.progress.note(f"{line['prompt']!r} -> {line['response']!r}  reward {line['reward']}")
+        if last or (settings.save_freq > 0 and step % settings.save_freq == 0):
+            try:
+                self.save()
+            except checkpoint.SaveError as error:
+                self.progress.note(f"WARNING: {error}; training goes on, the older checkpoints are untouched")
+
+    def evaluate(self, step: int, milestone: str | None) -> dict[str, float]:
+        """Answer the evaluation prompts; their metrics. milestone: remember the result under this name."""
+        total = len(self.val_prompts) * self.settings.val_sampling.n
+        values, lines = evaluate(
+            self.policy,
+            self.val_prompts,
+            self.settings.val_sampling,
+            self.reward,
+            seed=hash_seed(self.settings.seed, "evaluate", step),
+            max_rows=self.settings.max_rows,
+            max_errors=self.settings.max_reward_errors,
+            on_token=lambda done: self.progress.working("evaluating", done, total),
+        )
+        self.log.completions(step, lines)
+        if milestone:
+            self.outcome.note(milestone, values, lines)
+        return values
+
+    def milestone(self, name: str, said: str) -> None:
+        """An evaluation before training, shown as a phase of its own. The last one stands in the metrics as step 0."""
+        self.interrupts.check()
+        self.progress.phase(said, 1)
+        values = self.evaluate(0, name)
+        self.progress.advance(accuracy=values["val_accuracy"], reward=values["val_reward_mean"])
+        if name == "sft" or not self.run.config.launcher.sft.steps:
+            self.log.step(0, values)
+
+    def save(self) -> None:
+        """Write a checkpoint of the last step; raises SaveError."""
+        self.log.sync()
+        checkpoint.save(
+            self.checkpoints, self.step, self.policy, self.optimizer, self._state(), keep=self.settings.keep
+        )
+        self.saved_step = self.step
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "optimizer_steps": self.optimizer_steps,
+            "seconds": self._seconds(),
+            "dtype": str(self.policy.dtype).removeprefix("torch."),
+            "outcome": self.outcome.as_dict(),
+        }
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self._began
+
+    def save_and_say(self) -> str:
+        """After a stop between steps: save if there is anything new; what was saved, as a line."""
+        if self.step == 0:
+            return "stopped before the first step was done: nothing was lost but the warm-up of this start"
+        if self.saved_step != self.step:
+            try:
+                self.save()
+            except checkpoint.SaveError as error:
+                return f"stopped after step {self.step}, but {error}; the run goes on from step {self.saved_step}"
+        return f"stopped after step {self.step} of {self.total_steps}, saved in {self.checkpoints}"
+
+    def finish(self) -> Result:
+        """Export the model, write the summary and the report."""
+        if self.saved_step != self.step:  # the last save failed, or the data ended early
+            self._save_or_stop()
+        if "final" not in self.outcome.accuracy:
+            self.evaluate(self.step, "final")
+        final = self.checkpoints / "final"
+        try:
+            checkpoint.publish(self.checkpoints, "final", lambda path: checkpoint.write_model(path, self.policy))
+        except checkpoint.SaveError as error:
+            raise EngineError(f"training is done, but {error}; free some space and start again to export") from error
+        run = self.run
+        summary = {
+            "engine": "embedded",
+            "algorithm": run.config.algorithm.adv_estimator,
+            "recipe": run.recipe,
+            "steps": self.step,
+            "seconds": round(self._seconds(), 1),
+            "accuracy": self.outcome.accuracy,
+            "reward_mean": self.outcome.reward_mean,
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "checkpoint": str(final),
+            "report": str(run.output_dir / "report.html"),
+            "example": self.outcome.example(),
+        }
+        self.log.sync()
+        atomic_write(run.output_dir / "summary.json", json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+        return Result(summary, final, write_report(run.output_dir))
+
+    def _save_or_stop(self) -> None:
+        try:
+            self.save()
+        except checkpoint.SaveError as error:
+            raise EngineError(f"{error}; free some space and start again: it goes on from the last save") from error

@@ -1,0 +1,220 @@
+"""The update: from rollouts and advantages to new weights.
+
+A mini-batch is one optimizer step. It is cut into micro-batches only to fit in memory: losses are divided by the
+tokens and responses of the whole mini-batch, so gradients do not depend on the cut (nor on padding).
+Legend: P prompts, B responses, R response tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from grpo.algorithm import aggregate, clipped_policy_loss, kl_penalty
+from grpo.embedded.policy import Policy
+from grpo.embedded.rollout import Rollouts
+from grpo.engine import EngineError
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Everything that decides the loss; names as in configs/grpo.yaml."""
+
+    clip_ratio_low: float
+    clip_ratio_high: float
+    clip_ratio_c: float
+    loss_agg_mode: str
+    loss_scale_factor: float | None
+    entropy_coeff: float
+    calculate_entropy: bool
+    kl_loss_coef: float | None  # None: no KL in the loss
+    kl_loss_type: str
+    temperature: float
+
+
+@dataclass
+class Batch:
+    """What one update learns from. advantages: [B]; mask: [B, R], 0 for padding and for responses without a reward.
+
+    ref_log_probs: [B, R] or None; on_policy: the weights are still those that sampled, so the old log-probs are the
+    present ones and the ratio is exactly 1.
+    """
+
+    rollouts: Rollouts
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    ref_log_probs: torch.Tensor | None
+    on_policy: bool = False
+
+    def select(self, rows: torch.Tensor) -> Batch:
+        """These responses (indices, as many for each prompt)."""
+        rollouts = self.rollouts.select(rows)
+        width = rollouts.response_ids.shape[1]
+        ref = None if self.ref_log_probs is None else self.ref_log_probs[rows, :width]
+        return Batch(rollouts, self.advantages[rows], self.mask[rows, :width], ref, self.on_policy)
+
+
+def mini_batches(batch: Batch, *, size: int, epochs: int, shuffle_seed: int | None) -> Iterator[Batch]:
+    """The batch in optimizer steps of `size` prompts, `epochs` times over; the order is new each time if seeded."""
+    prompts, n = len(batch.rollouts.prompt_ids), batch.rollouts.n
+    generator = torch.Generator().manual_seed(shuffle_seed or 0)
+    batch.on_policy = epochs == 1 and size >= prompts
+    for _ in range(epochs):
+        order = torch.arange(prompts) if shuffle_seed is None else torch.randperm(prompts, generator=generator)
+        for chosen in order.split(size):
+            rows = (chosen.sort().values[:, None] * n + torch.arange(n)).flatten()
+            yield batch.select(rows.to(batch.mask.device))
+
+
+def micro_batches(rollouts: Rollouts, *, max_tokens: int, max_rows: int | None) -> list[torch.Tensor]:
+    """Response indices of each forward/backward: at most max_rows responses, or max_tokens tokens with padding.
+
+    Groups stay whole, so that a prompt is run once for all its responses; only a group that is too large by itself
+    is cut.
+    """
+    n = rollouts.n
+    prompt_lengths = rollouts.prompt_mask.sum(1).tolist()
+    response_lengths = rollouts.response_mask.sum(1).reshape(-1, n).amax(1).tolist()
+
+    def fits(prompts: list[int], rows: int) -> bool:
+        if max_rows is not None:
+            return rows <= max_rows
+        return (
+            max(prompt_lengths[p] for p in prompts) * len(prompts) + rows * max(response_lengths[p] for p in prompts)
+            <= max_tokens
+        )
+
+    cuts: list[list[int]] = []
+    whole: list[int] = []  # prompts whose groups go together
+    for prompt in range(len(prompt_lengths)):
+        if whole and not fits([*whole, prompt], (len(whole) + 1) * n):
+            cuts.append([p * n + i for p in whole for i in range(n)])
+            whole = []
+        part = n
+        while part > 1 and not fits([prompt], part):
+            part -= 1
+        if part == n:
+            whole.append(prompt)
+        else:
+            cuts += [list(range(prompt * n + i, prompt * n + min(i + part, n))) for i in range(0, n, part)]
+    if whole:
+        cuts.append([p * n + i for p in whole for i in range(n)])
+    return [torch.tensor(cut, device=rollouts.prompt_ids.device) for cut in cuts]
+
+
+@torch.no_grad()
+def log_probs(policy: Policy, rollouts: Rollouts, *, temperature: float, max_tokens: int) -> torch.Tensor:
+    """log_prob of every response token under `policy`, [B, R]; 0 where there is no token."""
+    out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
+    for rows in micro_batches(rollouts, max_tokens=max_tokens, max_rows=None):
+        part = rollouts.select(rows)
+        values, _ = policy.log_probs(
+            part.prompt_ids, part.prompt_mask, part.response_ids, part.response_mask, temperature=temperature
+        )
+        out[rows, : values.shape[1]] = values * part.response_mask
+    return out
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    objective: Objective,
+    *,
+    clip_grad: float,
+    max_tokens: int,
+    max_rows: int | None = None,
+) -> dict[str, float]:
+    """One optimizer step on a mini-batch; the statistics of the whole mini-batch. Raises EngineError on NaN."""
+    totals = {"batch_tokens": float(batch.mask.sum()), "batch_responses": float((batch.mask.sum(1) > 0).sum())}
+    width = batch.mask.shape[1]
+    sums: dict[str, float] = {}
+    optimizer.zero_grad(set_to_none=True)
+    if totals["batch_tokens"]:
+        for rows in micro_batches(batch.rollouts, max_tokens=max_tokens, max_rows=max_rows):
+            loss, stats = _loss(policy, batch.select(rows), objective, totals, width)
+            loss.backward()
+            for name, value in stats.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        require_gradients(policy)
+    norm = torch.nn.utils.clip_grad_norm_(policy.model.parameters(), clip_grad)
+    if not math.isfinite(norm) or not math.isfinite(sums.get("policy_loss", 0.0)):
+        raise EngineError(
+            f"the gradient is not finite (norm {float(norm)}), so this update was not made; the last checkpoint is "
+            "good: go on from it with a smaller --lr, or with --dtype float32"
+        )
+    optimizer.step()
+    return sums | {"grad_norm": float(norm)}
+
+
+def _loss(policy, batch: Batch, objective: Objective, totals: dict, width: int) -> tuple[torch.Tensor, dict]:
+    """The share of a micro-batch in the mini-batch's loss, and its share in the statistics."""
+    rollouts, mask = batch.rollouts, batch.mask
+    log_prob, entropy = policy.log_probs(
+        rollouts.prompt_ids,
+        rollouts.prompt_mask,
+        rollouts.response_ids,
+        rollouts.response_mask,
+        temperature=objective.temperature,
+        entropy="loss" if objective.entropy_coeff else "metric" if objective.calculate_entropy else None,
+    )
+
+    def over_batch(matrix: torch.Tensor) -> torch.Tensor:
+        return aggregate(
+            matrix,
+            mask,
+            loss_agg_mode=objective.loss_agg_mode,
+            loss_scale_factor=objective.loss_scale_factor or width,
+            **totals,
+        )
+
+    def token_mean(matrix: torch.Tensor) -> torch.Tensor:
+        return aggregate(matrix.detach(), mask, loss_agg_mode="token-mean", **totals)
+
+    old_log_prob = log_prob.detach() if batch.on_policy else rollouts.log_probs
+    token_loss, clipping = clipped_policy_loss(
+        log_prob,
+        old_log_prob,
+        batch.advantages,
+        clip_ratio_low=objective.clip_ratio_low,
+        clip_ratio_high=objective.clip_ratio_high,
+        clip_ratio_c=objective.clip_ratio_c,
+    )
+    loss = over_batch(token_loss)
+    stats = {"policy_loss": loss.detach()} | {name: token_mean(value) for name, value in clipping.items()}
+    if entropy is not None:
+        stats["entropy"] = token_mean(entropy)
+        if objective.entropy_coeff:
+            loss = loss - objective.entropy_coeff * over_batch(entropy)
+    if batch.ref_log_probs is not None and objective.kl_loss_coef is not None:
+        kl = over_batch(kl_penalty(log_prob, batch.ref_log_probs, kind=objective.kl_loss_type))
+        loss = loss + objective.kl_loss_coef * kl
+        stats["kl_loss"] = kl.detach()
+    return loss, stats
+
+
+def require_gradients(policy: Policy) -> None:
+    """Stop by name when a trained weight got no gradient (S1-31). Experts that no token chose may have none."""
+    missing = [
+        name
+        for name, weight in policy.model.named_parameters()
+        if weight.requires_grad and weight.grad is None and "expert" not in name
+    ]
+    if missing:
+        raise EngineError(
+            f"{len(missing)} trained weights got no gradient, first {missing[0]}: the model does not use them in its "
+            "forward pass; freeze them (requires_grad=False) or report the model"
+        )
+
+
+def learning_rate(step: int, *, lr: float, kind: str, warmup: int, total: int, min_ratio: float) -> float:
+    """The rate of optimizer step `step` (from 0): linear warm-up, then constant or cosine down to lr * min_ratio."""
+    if step < warmup:
+        return lr * (step + 1) / warmup
+    if kind == "constant":
+        return lr
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return lr * (min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
