@@ -1,0 +1,80 @@
+"""The table at the end of a run: what was learned, one prompt first and last, where things are, what to try next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.defaults import DEMO, STANDARD_MODEL
+from grpo.engine import Result, Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STAGES = {"start": "before", "sft": "after SFT", "final": "after GRPO"}
+LONGEST_TEXT = 200  # characters of a prompt or response
+
+
+def show(result: Result, run: Run, to: Console | None = None) -> None:
+    """Print the table. to: None = standard output."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = to or Console(highlight=False, soft_wrap=True)
+    summary = result.summary
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    stages = [name for name in STAGES if name in summary.get("accuracy", {})]
+    table.add_column("")
+    for name in stages:
+        table.add_column(STAGES[name], justify="right")
+    for measure, title in (("accuracy", "accuracy (held-out prompts)"), ("reward_mean", "reward mean")):
+        table.add_row(title, *(_number(summary.get(measure, {}).get(name)) for name in stages))
+    console.print()
+    console.print(table)
+    for line in [*example_lines(summary), "", *places(result), "", next_command(run)]:
+        console.print(Text(line))
+
+
+def example_lines(summary: Mapping[str, Any]) -> list[str]:
+    """One prompt with the model's answer first and last; empty when the run kept none."""
+    example = summary.get("example")
+    if not example:
+        return []
+    rows = [("prompt", "prompt"), ("expected", "ground_truth"), ("first", "first"), ("last", "last")]
+    return ["", *(f"{title:<10}{_short(example[key])}" for title, key in rows if example.get(key) is not None)]
+
+
+def places(result: Result) -> list[str]:
+    """Where the results are, from the folder one stands in."""
+    rows = [("model", Path(result.checkpoint)), ("report", result.report)]
+    return [f"{name:<10}{_near(path)}" for name, path in rows if path is not None]
+
+
+def next_command(run: Run) -> str:
+    """The command to try next."""
+    if run.recipe and run.recipe.split(" + ")[0] == DEMO:
+        return f"next      ./train.sh --data prompts.json --model {STANDARD_MODEL}"
+    folder, n, seed = _near(run.output_dir), run.config.actor_rollout_ref.rollout.n, run.config.launcher.seed
+    # More responses per prompt first (S2-21); then another seed, to see how much of the result was luck.
+    change, end = ("--rollout_n 8", "n8") if n < 8 else (f"--seed {seed + 1}", f"seed{seed + 1}")
+    config, output = shlex.quote(f"{folder}/config.yaml"), shlex.quote(f"{folder}_{end}")
+    return f"next      ./train.sh --config {config} {change} --output_dir {output}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _short(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."
+
+
+def _near(path: Path) -> str:
+    """A path relative to the current folder where it lies inside it."""
+    near = os.path.relpath(path)
+    return str(path) if near.startswith("..") else near

@@ -1,0 +1,238 @@
+"""From settings to a trained model: reads the data, rehearses the reward, opens the output folder, calls one engine.
+
+The cheap checks come first, so that bad input is answered before torch is imported and before anything is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.config import ConfigError, Settings
+from grpo.defaults import TRAIN, VAL, fit_batch
+from grpo.engine import Engine, EngineError, Result, Run
+from grpo.resolve import OUTPUT, RESUME, Resolved
+from grpo.rules import MODEL
+
+if TYPE_CHECKING:
+    from data_prep.records import Record
+    from reward_funcs import Reward
+
+REWARD, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
+SFT_FILES = "launcher.sft.files"
+REHEARSED = 8  # gold answers that the reward scores before training
+LONGEST_PATH = 256  # characters; a longer system prompt is text
+FROM_PYTHON = "records given from Python"
+LITTLE = 64 * 2**20  # bytes that any run writes
+
+
+@dataclass(frozen=True)
+class Data:
+    """Prompts in memory. train: None when they are made during training; val: never empty."""
+
+    train: list[Record] | None
+    val: list[Record]
+
+    @property
+    def prompts(self) -> int | None:
+        """How many there are to train on."""
+        return None if self.train is None else len(self.train)
+
+
+def choose_engine(settings: Settings) -> tuple[Engine, str]:
+    """The engine and one line about the choice; imports no torch."""
+    from grpo.embedded.engine import EmbeddedEngine
+
+    name, origin = settings["launcher.engine"], settings.origins["launcher.engine"]
+    if name == "verl":
+        from grpo.verl_backend.engine import VerlEngine
+
+        return VerlEngine(), f"engine verl ({origin})"
+    if name == "embedded":
+        return EmbeddedEngine(), f"engine embedded ({origin})"
+    return EmbeddedEngine(), "engine embedded: one process on this machine; --engine names another"
+
+
+def read_data(settings: Settings) -> Data:
+    """The prompts to train and to evaluate on; raises DataError."""
+    from data_prep.records import read_records
+
+    columns = columns_of(settings)
+    val = None if settings[VAL] is None else read_records(settings[VAL], **columns)
+    return parted(settings, read_records(settings[TRAIN], **columns), val)
+
+
+def parted(settings: Settings, train: list[Record], val: list[Record] | None) -> Data:
+    """Training and evaluation prompts, no more of each than asked for. val: None = a share of `train`."""
+    from data_prep.convert import split
+
+    if val is None:
+        train, val = split(train, settings["launcher.data.val_share"])
+    return Data(_first(train, settings["data.train_max_samples"]), _first(val, settings["data.val_max_samples"]))
+
+
+def on_hub(settings: Settings) -> bool:
+    """Whether reading the data needs the network, which a dry run does not use."""
+    from data_prep.source import is_hub_name
+
+    names = [settings[key].partition("#")[0] for key in (TRAIN, VAL) if settings[key] is not None]
+    return any(map(is_hub_name, names))
+
+
+def columns_of(settings: Settings) -> dict[str, Any]:
+    """The arguments of data_prep.records.read_records that say which column is what."""
+    names = ("prompt_key", "answer_key", "source_key", "data_source", "system")
+    return {name: settings[f"launcher.data.{name}"] for name in names}
+
+
+def check_rewards(settings: Settings, data: Data) -> None:
+    """Check that each data_source has a shipped reward, where the user brings none; raises DataError."""
+    from data_prep.records import check_sources
+    from reward_funcs import KNOWN_SOURCES
+
+    if settings[REWARD] is None:
+        check_sources(data.train or [], KNOWN_SOURCES, name=str(settings[TRAIN]))
+        check_sources(data.val, KNOWN_SOURCES, name=str(settings[VAL] or settings[TRAIN]))
+
+
+def rehearse_reward(
+    settings: Settings, data: Data, function: Callable[..., Any] | None = None
+) -> tuple[Reward, list[str]]:
+    """The reward, once it has scored a few gold answers, and what was odd about that, for the user.
+
+    function: a reward given from Python. Raises RewardError.
+    """
+    from reward_funcs import Reward, Sample, load_reward, rehearse
+
+    reward = load_reward(settings[REWARD], settings[REWARD_NAME]) if function is None else Reward(function)
+    samples = [
+        Sample(record.data_source, record.ground_truth, record.ground_truth, {"index": index, **record.extra})
+        for index, record in enumerate(_one_of_each_source(data))
+    ]
+    notes = rehearse(reward, samples)
+    if settings["launcher.data.answer_key"] == "none":
+        notes = []  # there is no right answer to score
+    return reward, [f"warning: {note}" for note in notes]
+
+
+def refuse(engine: Engine, run: Run) -> None:
+    """Raise ConfigError with everything that this engine cannot honour."""
+    problems = engine.refusals(run)
+    if engine.name != "verl":
+        silent = engine.no_effect(run)
+        problems += [
+            f"{text} ({run.origins[key]}): only the verl engine knows this key; leave it out, or use --engine verl"
+            for key, text in run.passthrough.items()
+            if key not in silent
+        ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def make_run(resolved: Resolved, settings: Settings, **changes: Any) -> Run:
+    """The run that these settings describe; its files need not be there yet."""
+    folder = Path(os.path.abspath(Path(settings[OUTPUT]).expanduser()))
+    run = Run(
+        config=settings.config(),
+        origins=settings.origins,
+        output_dir=folder,
+        train=folder / "data" / "train.parquet",
+        val=folder / "data" / "val.parquet",
+        command=resolved.command,
+        recipe=resolved.recipe,
+        passthrough=settings.passthrough,
+    )
+    return replace(run, **changes)
+
+
+def fit(resolved: Resolved, data: Data, engine: Engine) -> Settings:
+    """The settings once the batch fits the data; what changed goes to the notes. Raises ConfigError."""
+    settings = resolved.settings()
+    if data.prompts is not None:
+        gpus = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"] if engine.name == "verl" else 1
+        resolved.notes += fit_batch(resolved.draft, data.prompts, gpus=gpus)
+    return resolved.settings()
+
+
+def train(
+    resolved: Resolved,
+    settings: Settings,
+    engine: Engine,
+    data: Data,
+    reward: Reward,
+    *,
+    say: Callable[[str], None],
+    records: Iterable[Mapping[str, Any]] | None = None,
+) -> Result:
+    """Hold the output folder, write the data there and train. say: takes one line for the user.
+
+    records: prompts that are made during training; then `data` has none.
+
+    Raises ConfigError, DataError, RewardError, EngineError, or Interrupted with a checkpoint written.
+    """
+    from data_prep.convert import convert
+    from grpo.run_dir import open_run
+
+    given = reward.function if reward.file is None else None
+    run = make_run(resolved, settings, records=records, reward=given)
+    with open_run(
+        run.output_dir,
+        config=run.config,
+        origins=run.origins,
+        fingerprint=fingerprint(settings, engine, data, reward),
+        command=run.command,
+        resume_mode=settings[RESUME],
+        needed_bytes=_needed_bytes(settings),
+    ) as opened:
+        for note in opened.notes:
+            say(note)
+        if data.train is not None:
+            convert(data.train, run.output_dir / "data" / "train.parquet")
+        convert(data.val, run.val, split="val")
+        train_file = None if data.train is None else run.train
+        return engine.train(replace(run, train=train_file, resume=opened.resume))
+
+
+def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward) -> dict[str, str]:
+    """What the configuration does not tell: the engine, and the contents of what it names. Reads the files."""
+    prints = {"launcher.engine": engine.name, REWARD: reward.sha256 or f"function {reward.name}"}
+    for key in (TRAIN, VAL, SFT_FILES, "launcher.data.system"):
+        name, mark, rows = str(settings[key] or "").rpartition("#")
+        path, rows = (Path(name), rows) if mark else (Path(rows), "")
+        if settings[key] is not None and len(str(path)) < LONGEST_PATH and path.is_file():
+            prints[key] = hashlib.sha256(path.read_bytes()).hexdigest() + mark + rows
+    if settings[TRAIN] == FROM_PYTHON and data.train is not None:
+        prints[TRAIN] = hashlib.sha256(repr(data).encode()).hexdigest()
+    return prints
+
+
+def must_train(engine: Engine) -> None:
+    """Raise EngineError for an engine that can only be planned so far."""
+    if engine.name == "verl":
+        raise EngineError("the verl engine arrives in a later version; --dry_run --engine verl prints its command")
+
+
+def _first(records: list[Record], most: int) -> list[Record]:
+    return records if most == -1 else records[:most]
+
+
+def _one_of_each_source(data: Data) -> list[Record]:
+    """A few records to rehearse the reward with, of every data_source where there is room."""
+    records = [*(data.train or [])[:10_000], *data.val]
+    firsts = {record.data_source: record for record in reversed(records)}
+    return list(itertools.islice({id(record): record for record in [*firsts.values(), *records]}.values(), REHEARSED))
+
+
+def _needed_bytes(settings: Settings) -> int:
+    """What the run will write at most, as far as it can be known: checkpoints of a model that is in a local folder."""
+    folder = Path(str(settings[MODEL])).expanduser()
+    if not folder.is_dir():
+        return LITTLE
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    # A checkpoint holds the weights and AdamW's two moments; one more than is kept is written before one is deleted.
+    return LITTLE + 3 * weights * (settings["trainer.max_actor_ckpt_to_keep"] + 1) + weights

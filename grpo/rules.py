@@ -1,0 +1,279 @@
+"""Values that no run could use, found before anything is loaded: ranges, choices, and what must hold between keys.
+
+What only one engine cannot do is that engine's `refusals`; whether the data is enough for a batch is defaults.py's.
+Every rule says what is wrong, where the value came from and what to do; all problems are told at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from grpo.config import ConfigError, Settings
+from grpo.flags import nearest
+from grpo.values import shown
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+BATCH, MINI, N = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
+MICRO, DYNAMIC = f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"
+AGGREGATION, MODEL = f"{ACTOR}.loss_agg_mode", "actor_rollout_ref.model.path"
+
+KL_KINDS = ("kl", "abs", "mse", "low_var_kl", "k1", "k2", "k3")
+STRAIGHT_THROUGH = tuple(f"{name}+" for name in KL_KINDS)
+# Estimators that compare the responses of a group; with one response there is nothing to compare.
+GROUP_METHODS = (
+    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo"),
+    "reinforce_plus_plus_baseline",
+)
+CHOICES = {
+    "data.truncation": ("error", "left", "right"),
+    f"{ACTOR}.strategy": ("fsdp", "fsdp2", "megatron"),
+    AGGREGATION: ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    f"{ACTOR}.kl_loss_type": KL_KINDS + STRAIGHT_THROUGH,
+    f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
+    f"{ROLLOUT}.name": ("vllm", "sglang", "trtllm"),
+    "algorithm.adv_estimator": (*GROUP_METHODS, "reinforce_plus_plus", "remax", "gpg"),
+    "algorithm.kl_penalty": KL_KINDS,
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    "trainer.resume_mode": ("auto", "disable"),
+    "trainer.device": ("auto", "cpu", "cuda", "mps"),
+    "launcher.engine": ("auto", "embedded", "verl"),
+    "launcher.dtype": ("auto", "float32", "bfloat16"),
+    "launcher.scratch.vocabulary": ("bytes", "characters"),
+}
+# What people write for a choice that has another name here.
+MEANT = {"gpu": "cuda", "bf16": "bfloat16", "fp32": "float32"}
+# Logger -> the package that it needs, None = ours. The names are also the pip names.
+LOGGERS = dict.fromkeys(("console", "file")) | {
+    name: name for name in ("tensorboard", "wandb", "swanlab", "mlflow", "visualdl")
+}
+
+AT_LEAST_1 = ("at least 1", lambda number: number >= 1)
+AT_LEAST_0 = ("0 or more", lambda number: number >= 0)
+ABOVE_0 = ("more than 0", lambda number: number > 0)
+MINUS_1_OR_MORE = ("-1 or at least 1", lambda number: number == -1 or number >= 1)
+SHARE = ("between 0 and 1", lambda number: 0 <= number <= 1)
+SHARE_ABOVE_0 = ("more than 0 and at most 1", lambda number: 0 < number <= 1)
+Range = tuple[str, Callable[[float], bool]]
+RANGES: dict[Range, tuple[str, ...]] = {
+    AT_LEAST_1: (
+        *(BATCH, "data.max_prompt_length", "data.max_response_length", MINI, MICRO, N),
+        *(f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ppo_epochs"),
+        *(f"{ROLLOUT}.max_num_seqs", f"{ROLLOUT}.tensor_model_parallel_size", f"{ROLLOUT}.val_kwargs.n"),
+        *("reward.num_workers", "trainer.total_epochs", "trainer.total_training_steps"),
+        *("trainer.max_actor_ckpt_to_keep", "trainer.n_gpus_per_node", "trainer.nnodes"),
+        *(f"launcher.scratch.{name}" for name in ("hidden_size", "num_layers", "num_heads")),
+        "launcher.sft.batch_size",
+    ),
+    AT_LEAST_0: (
+        *("data.seed", "data.dataloader_num_workers", "actor_rollout_ref.model.lora_rank", "launcher.seed"),
+        *(f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.optim.lr"),
+        *(f"{ACTOR}.optim.weight_decay", "algorithm.kl_ctrl.kl_coef", f"{ROLLOUT}.val_kwargs.temperature"),
+        *("launcher.min_response_length", "launcher.sft.steps", "launcher.sft.lr"),
+    ),
+    ABOVE_0: (
+        *(f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", f"{ROLLOUT}.temperature"),
+        *(f"{ACTOR}.loss_scale_factor", f"{ACTOR}.optim.clip_grad", "launcher.repetition_penalty"),
+        "actor_rollout_ref.model.lora_alpha",
+    ),
+    MINUS_1_OR_MORE: (
+        *("data.train_max_samples", "data.val_max_samples", f"{ROLLOUT}.top_k", f"{ROLLOUT}.val_kwargs.top_k"),
+        *("trainer.save_freq", "trainer.test_freq"),
+    ),
+    ("-1 or more", lambda number: number >= -1): (f"{ACTOR}.optim.lr_warmup_steps",),
+    SHARE: (f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ACTOR}.optim.min_lr_ratio", "launcher.max_reward_errors"),
+    SHARE_ABOVE_0: (*(f"{ROLLOUT}.top_p", f"{ROLLOUT}.val_kwargs.top_p", f"{ROLLOUT}.gpu_memory_utilization"),),
+    ("more than 1", lambda number: number > 1): (f"{ACTOR}.clip_ratio_c",),
+}
+
+
+def check(settings: Settings, *, own_reward: bool = False) -> None:
+    """Raise ConfigError with every impossible value. own_reward: a reward is given as a callable (from Python)."""
+    has_reward = own_reward or settings["reward.custom_reward_function.path"] is not None
+    problems = [
+        *_ranges(settings),
+        *_choices(settings),
+        *_loggers(settings),
+        *_batches(settings),
+        *_gpus(settings),
+        *_groups(settings),
+        *_lengths(settings),
+        *_data(settings, has_reward),
+        *_optimizer(settings),
+        *_model(settings),
+        *_warm_up(settings),
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def warnings(settings: Settings) -> list[str]:
+    """Settings that run, but hardly as meant; one line each."""
+    if settings[AGGREGATION] != "seq-mean-token-sum-norm":
+        unused = settings.by_user(f"{ACTOR}.loss_scale_factor") and settings[f"{ACTOR}.loss_scale_factor"] is not None
+        factor = said(settings, f"{ACTOR}.loss_scale_factor")
+        return [f"{factor} divides only under loss_agg_mode=seq-mean-token-sum-norm"] if unused else []
+    missing = []
+    if settings["algorithm.norm_adv_by_std_in_grpo"]:
+        missing.append("algorithm.norm_adv_by_std_in_grpo=false")
+    if settings[f"{ACTOR}.use_kl_loss"]:
+        missing.append(f"{ACTOR}.use_kl_loss=false")
+    if settings[f"{ACTOR}.loss_scale_factor"] is None:
+        missing.append(f"{ACTOR}.loss_scale_factor={settings['data.max_response_length']}")
+    if not missing:
+        return []
+    return [f"{said(settings, AGGREGATION)} is one part of DrGRPO; --recipe drgrpo sets the rest: {', '.join(missing)}"]
+
+
+def said(settings: Settings, key: str) -> str:
+    """`data.train_batch_size=100 (flag --train_batch_size)`."""
+    return f"{key}={shown(settings[key])} ({settings.origins[key]})"
+
+
+def divisors_near(number: int, wish: int) -> list[int]:
+    """The divisors of `number` next to `wish`: the largest below and the smallest above, where there are."""
+    divisors = [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+    below = [candidate for candidate in divisors if candidate <= wish][-1:]
+    return below + [candidate for candidate in divisors if candidate > wish][:1]
+
+
+def _ranges(settings: Settings) -> Iterator[str]:
+    for (text, holds), keys in RANGES.items():
+        for key in keys:
+            if settings[key] is not None and not holds(settings[key]):
+                yield f"{said(settings, key)} must be {text}"
+
+
+def _choices(settings: Settings) -> Iterator[str]:
+    for key, choices in CHOICES.items():
+        value = str(settings[key])
+        if value not in choices:
+            near = MEANT.get(value) if MEANT.get(value) in choices else nearest(value, choices)
+            listed = [choice for choice in choices if choice not in STRAIGHT_THROUGH]
+            yield f"{said(settings, key)} is none of {', '.join(listed)}" + (f"; did you mean {near}?" if near else "")
+
+
+def _loggers(settings: Settings) -> Iterator[str]:
+    for name in settings["trainer.logger"]:
+        origin = settings.origins["trainer.logger"]
+        if name not in LOGGERS:
+            near = nearest(name, LOGGERS)
+            hint = f"; did you mean {near}?" if near else ""
+            yield f"trainer.logger ({origin}): {name} is none of {', '.join(LOGGERS)}, none{hint}"
+        elif (package := LOGGERS[name]) and importlib.util.find_spec(package) is None:
+            yield f"trainer.logger ({origin}): {name} is not installed; pip install {package}"
+
+
+def _batches(settings: Settings) -> Iterator[str]:
+    batch, mini = settings[BATCH], settings[MINI]
+    if batch >= 1 and mini >= 1 and batch % mini:
+        near = " or ".join(map(str, divisors_near(batch, mini)))
+        multiples = " or ".join(str(factor * mini) for factor in (batch // mini, batch // mini + 1) if factor)
+        yield f"{said(settings, MINI)} does not divide {said(settings, BATCH)}; take {near}, or a batch of {multiples}"
+    if settings[MICRO] is None and not settings[DYNAMIC]:
+        yield f"{said(settings, DYNAMIC)} needs {MICRO}: how many responses go through the model at once"
+    if settings[MICRO] is not None and settings[DYNAMIC]:
+        yield f"{said(settings, MICRO)} counts responses and {said(settings, DYNAMIC)} counts tokens; drop one of them"
+
+
+def _gpus(settings: Settings) -> Iterator[str]:
+    """verl gives every GPU the same number of responses."""
+    gpus, n = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"], settings[N]
+    if settings["launcher.engine"] != "verl" or gpus < 1 or n < 1:
+        return
+    unit = gpus // math.gcd(n, gpus)
+    for key in (BATCH, MINI):
+        below = settings[key] // unit * unit
+        if settings[key] >= 1 and below != settings[key]:
+            take = f"{below} or {below + unit}" if below else f"{unit}"
+            yield f"{said(settings, key)} x rollout.n={n} cannot be shared evenly by {gpus} GPUs; take {take}"
+
+
+def _groups(settings: Settings) -> Iterator[str]:
+    method = settings["algorithm.adv_estimator"]
+    if settings[N] == 1 and method in GROUP_METHODS:
+        yield (
+            f"{said(settings, N)}: {method} compares the responses to one prompt, so it needs 2 or more; "
+            "3 is quick, 5 standard, 8 high quality"
+        )
+
+
+def _lengths(settings: Settings) -> Iterator[str]:
+    shortest, longest = "launcher.min_response_length", "data.max_response_length"
+    if settings[shortest] > settings[longest] >= 1:
+        yield f"{said(settings, shortest)} is more than {said(settings, longest)}"
+    validation = f"{ROLLOUT}.val_kwargs"
+    if settings[f"{validation}.do_sample"] and settings[f"{validation}.temperature"] == 0:
+        yield f"{said(settings, f'{validation}.do_sample')} needs {validation}.temperature above 0"
+
+
+def _data(settings: Settings, has_reward: bool) -> Iterator[str]:
+    share = "launcher.data.val_share"
+    if settings["data.val_files"] is None and not 0 < settings[share] < 1:
+        yield f"{said(settings, share)} must be between 0 and 1, or --val_data must name a file to evaluate on"
+    if settings["launcher.data.answer_key"] == "none" and not has_reward:
+        key = "launcher.data.answer_key"
+        yield f"{said(settings, key)}: the shipped rewards need an answer; give --reward_func FILE"
+    reward = "reward.custom_reward_function.path"
+    if settings[reward] is not None and not Path(settings[reward]).expanduser().is_file():
+        yield f"{said(settings, reward)}: no such file; it should hold compute_score(data_source, solution_str, ...)"
+    folder, output = "trainer.default_local_dir", settings["launcher.output_dir"]
+    if settings[folder] != f"{output}/checkpoints":
+        yield f"{said(settings, folder)}: checkpoints stand in {output}/checkpoints; --output_dir moves them"
+
+
+def _optimizer(settings: Settings) -> Iterator[str]:
+    betas = f"{ACTOR}.optim.betas"
+    if len(settings[betas]) != 2 or not all(0 <= beta < 1 for beta in settings[betas]):
+        yield f"{said(settings, betas)} must be two numbers from 0 up to, but not including, 1"
+    contents = f"{ACTOR}.checkpoint.save_contents"
+    for name in settings[contents]:
+        if name not in ("model", "optimizer", "extra", "hf_model"):
+            yield f"{contents} ({settings.origins[contents]}): {name} is none of model, optimizer, extra, hf_model"
+
+
+def _model(settings: Settings) -> Iterator[str]:
+    model, tokenizer = settings[MODEL], settings["actor_rollout_ref.model.tokenizer_path"]
+    if model == "scratch":
+        hidden, heads = settings["launcher.scratch.hidden_size"], settings["launcher.scratch.num_heads"]
+        if hidden >= 1 and heads >= 1 and hidden % (2 * heads):
+            origin = settings.origins["launcher.scratch.hidden_size"]
+            yield (
+                f"launcher.scratch.hidden_size={hidden} ({origin}) must be a multiple of 2 x num_heads = {2 * heads}; "
+                f"take {max(1, hidden // (2 * heads)) * 2 * heads}"
+            )
+        return
+    folder = Path(model).expanduser() if model else None
+    if folder is None or not _is_local(str(model), folder):
+        return
+    origin = settings.origins[MODEL]
+    if folder.is_file():
+        yield f"{MODEL}={model} ({origin}) is a file; name the folder that holds config.json and the weights"
+    elif not folder.is_dir():
+        yield f"{MODEL}={model} ({origin}): no such folder; give a model folder, or a Hub id such as Qwen/Qwen2.5-0.5B"
+    elif not (folder / "config.json").is_file():
+        adapter = (folder / "adapter_config.json").is_file()
+        why = (
+            "is a LoRA adapter; merge it into its model first" if adapter else "has no config.json: not a model folder"
+        )
+        yield f"{MODEL}={model} ({origin}) {why}"
+    elif tokenizer is None and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        yield f"{MODEL}={model} ({origin}) has no tokenizer; name one with actor_rollout_ref.model.tokenizer_path=PATH"
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+
+
+def _is_local(model: str, folder: Path) -> bool:
+    """A path on this machine, rather than a Hub id (ORG/NAME or NAME)."""
+    return folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
+
+
+def _warm_up(settings: Settings) -> Iterator[str]:
+    steps, files = "launcher.sft.steps", "launcher.sft.files"
+    if settings[steps] > 0 and settings[files] is None:
+        yield f"{said(settings, steps)} needs launcher.sft.files: records with `prompt` and `response`"
+    elif settings[steps] > 0 and not Path(settings[files].partition("#")[0]).is_file():
+        yield f"{said(settings, files)}: no such file"

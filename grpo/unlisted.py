@@ -1,0 +1,59 @@
+"""Keys that grpo.yaml does not list: whether verl knows them, how it is told, and the nearest when nobody does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grpo.flags import by_spelling, nearest
+from grpo.values import defaults, shown
+
+
+def hydra_literal(value: Any) -> str:
+    """A value in Hydra's override grammar: texts always quoted, so that no character of theirs means anything."""
+    if isinstance(value, str):
+        backslashes = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
+        return f"'{backslashes}'"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{hydra_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(hydra_literal, value)) + "]"
+    return shown(value)
+
+
+def refused_by_verl(key: str, *, added: bool) -> str | None:
+    """Why a key that is not ours cannot go to verl either, or None. added: written +key or ++key, so it may be new."""
+    from grpo.verl_backend.keys import verl_keys
+
+    theirs = verl_keys()
+    parents = [key[: match.start()] for match in re.finditer(r"\.", key)]
+    group = any(known.startswith(key + ".") for known in theirs)
+    if group or key in theirs or any(theirs.get(parent) == {} for parent in parents):
+        return None
+    known_group = bool(parents) and any(known.startswith(parents[0] + ".") for known in theirs)
+    if added and known_group and _sibling(key, theirs, cutoff=0.8) is None:
+        return None
+    near = near_key(key, theirs)
+    return "is no key of ours and none of verl's; " + (f"did you mean {near}?" if near else "--help WORD finds keys")
+
+
+def near_key(key: str, theirs: Iterable[str] = ()) -> str | None:
+    """The key, ours or verl's, that `key` was most likely meant to be; a flag's name leads to the flag."""
+    if key in by_spelling():
+        return f"--{key}"
+    known = [*defaults(), *(name for name in theirs if name not in defaults())]
+    exact = [name for name in known if name.endswith("." + key)]
+    # Last names first: long common beginnings make all keys of a group look alike.
+    if exact or (sibling := _sibling(key, known)):
+        return exact[0] if exact else sibling
+    endings = [name for name in known if name.endswith("." + key.rpartition(".")[2])]
+    return nearest(key, endings) or next(iter(endings), None) or nearest(key, known)
+
+
+def _sibling(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The key of the same group whose last name is most like this one's."""
+    head, _, tail = key.rpartition(".")
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == head]
+    near = nearest(tail, siblings, cutoff)
+    return f"{head}.{near}" if near and head else near
