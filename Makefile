@@ -1,6 +1,6 @@
 # The contributor's commands. They use the environment that train.sh finds or makes, GRPO_PYTHON included.
 .DEFAULT_GOAL := help
-.PHONY: help check test format clean
+.PHONY: help check lint types fast test format clean
 FAST := not slow and not verl and not gpu and not browser
 ALL := not verl and not gpu
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -9,10 +9,16 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 check: ## format, lint, types and the fast tests, under a minute: before every commit
-	@python="$$(./train.sh --setup dev)" && \
-	"$$python" -m ruff format --check . && "$$python" -m ruff check . && \
-	"$$python" -m pyright --pythonpath "$$python" && \
-	"$$python" -m pytest -q -m '$(FAST)'
+	@$(MAKE) --no-print-directory lint && $(MAKE) --no-print-directory -j2 types fast
+
+lint:
+	@python="$$(./train.sh --setup dev)" && "$$python" -m ruff format --check . && "$$python" -m ruff check .
+
+types:
+	@python="$$(./train.sh --setup dev)" && "$$python" -m pyright --pythonpath "$$python"
+
+fast:
+	@python="$$(./train.sh --setup dev)" && "$$python" -m pytest -q -m '$(FAST)'
 
 test: ## all tests but those that need a GPU or start verl: what .ci/run runs
 	@python="$$(./train.sh --setup dev verl-maths)" && "$$python" -m pytest -m '$(ALL)' --timeout=1200 $(PYTEST)

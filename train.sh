@@ -34,7 +34,7 @@ sets=(embedded)
 if [ -n "${GRPO_PYTHON:-}" ]; then
   python="$(command -v "$GRPO_PYTHON")" || die "GRPO_PYTHON=$GRPO_PYTHON: there is no such program"
   lacks="$("$python" "$repo/requirements/install.py" --lacks 2>/dev/null)" || die "GRPO_PYTHON=$GRPO_PYTHON does not run"
-  [ -z "$lacks" ] || die "GRPO_PYTHON=$python lacks $lacks; try: $python -m pip install -r $repo/requirements/embedded.txt"
+  [ -z "$lacks" ] || die "GRPO_PYTHON=$python lacks $lacks; try: $python -m pip install -r '$repo/requirements/embedded.txt'"
 else
   python="$repo/.venv/bin/python"
   for name in "${sets[@]}"; do # an installed set leaves a copy of its file

@@ -6,6 +6,7 @@ The only place that catches the rooms' errors: one line on standard error for ea
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,9 @@ STOPPED = 130  # as the shell counts a SIGINT
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Chinese characters gets them as \\u....
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -41,7 +45,7 @@ def _dispatch(words: list[str]) -> int:
     if line.help is not None:
         help.show(line.help)
         return 0
-    if line.recipe == "list":
+    if "list" in line.recipes:
         return _answering(_list_recipes)
     return _answering(lambda: _launch(line))
 

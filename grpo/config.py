@@ -236,7 +236,7 @@ def _resolved(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _origin(key: str, raw: Mapping[str, Any], origins: Mapping[str, str]) -> str:
     """Where a value came from; a default that follows another key has that key's origin."""
-    if ours(origins[key]):
+    if origins[key] == "default":
         for reference in references(raw[key]):
             target = absolute(reference, key)
             if target in raw and _origin(target, raw, origins) != "default":

@@ -39,9 +39,9 @@ def wants_demo(draft: Draft) -> bool:
     return nothing_named and draft.raw["launcher.engine"] != "verl" and draft.origins[PROMPT_KEY] == "default"
 
 
-def demo_note(recipe: str | None) -> str:
-    """The line that says what runs when nothing is named."""
-    under = f" under recipe {recipe}" if recipe else ""
+def demo_note(recipes: list[str]) -> str:
+    """The line that says what runs when nothing is named. recipes: what lies over the demo."""
+    under = f" under recipe {' + '.join(recipes)}" if recipes else ""
     return (
         f"no data and no model named: running recipe demo{under}, a small new model that learns to add. With your own: "
         f"./train.sh --data prompts.json --model {STANDARD_MODEL}"

@@ -70,7 +70,7 @@ class CommandLine:
     words: tuple[str, ...] = ()
     given: list[Given] = field(default_factory=list)
     overrides: list[str] = field(default_factory=list)
-    recipe: str | None = None
+    recipes: list[str] = field(default_factory=list)
     configs: list[str] = field(default_factory=list)
     dry_run: str | None = None
     help: str | None = None
@@ -176,8 +176,8 @@ def _store(line: CommandLine, flag: Flag, spelling: str, value: str) -> None:
         if any(earlier.key == flag.key for earlier in line.given):
             line.notes.append(f"--{flag.name} is given more than once: the last value, {value}, counts")
         line.given += _settings(flag, value, f"flag --{spelling}")
-    elif flag.name == "config":
-        line.configs.append(value)
+    elif flag.name in ("config", "recipe"):
+        (line.configs if flag.name == "config" else line.recipes).append(value)
     elif flag.values and flag.name != "help" and value not in (*flag.values, flag.const):
         line.problems.append(f"--{flag.name}={value}: {flag.name} is {' or '.join(flag.values)}, or stands alone")
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -83,9 +84,8 @@ def render(word: str = "", *, width: int = 80, lang: str = "en", bold: bool = Fa
 
 def show(word: str) -> None:
     """Print the help on standard output; a reader that stops early (`| head`) is no error."""
-    on_terminal = sys.stdout.isatty()
-    width = int(os.environ.get("COLUMNS") or 0) or (os.get_terminal_size().columns if on_terminal else 80)
-    bold = on_terminal and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size((80, 24)).columns
+    bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(render(word, width=width, lang=language(os.environ), bold=bold))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -116,11 +117,19 @@ def table_of_unused(settings: Settings, keys: Sequence[str]) -> list[str]:
 
 
 def to_json(settings: Settings, *, engine: str, command: Sequence[str]) -> str:
-    """The text of --dry_run=json: {"engine", "values": {key: {"value", "origin"}}, "command"}."""
+    """The text of --dry_run=json: {"engine", "values": {key: {"value", "origin"}}, "command": words}."""
     values = {key: {"value": value, "origin": settings.origins[key]} for key, value in settings.values.items()}
     for key, text in settings.passthrough.items():
         values[key] = {"value": text, "origin": settings.origins[key]}
-    return json.dumps({"engine": engine, "values": values, "command": list(command)}, ensure_ascii=False, indent=2)
+    plan = {"engine": engine, "values": values, "command": _words(command)}
+    return json.dumps(plan, ensure_ascii=False, indent=2)
+
+
+def _words(command: Sequence[str]) -> list[str]:
+    """A shell command that goes over several lines, as its words; other lines as they are."""
+    if not any(line.endswith("\\") for line in command):
+        return list(command)
+    return shlex.split(" ".join(line.removesuffix("\\") for line in command))
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:

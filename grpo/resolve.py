@@ -45,10 +45,10 @@ def resolve(line: CommandLine, environ: Mapping[str, str], *, preset: Mapping[st
     command = _command(line.words, from_environment, environ)
     if _is_bare_resume(line, from_environment, preset):
         return _resumed(line, command)
-    recipes = [line.recipe] if line.recipe else []
+    recipes = list(line.recipes)
     draft = _layers(recipes, line, environ, preset or {})
     if defaults.wants_demo(draft) and not draft.problems:
-        notes.append(defaults.demo_note(line.recipe))
+        notes.append(defaults.demo_note(recipes))
         recipes = [defaults.DEMO, *recipes]
         draft = _layers(recipes, line, environ, preset or {})
     if draft.problems:
@@ -110,7 +110,7 @@ def _is_bare_resume(line: CommandLine, from_environment: list[flags.Given], pres
     """`--resume` with nothing beside it but the output folder: the run in it goes on with its own settings."""
     resume = [given for given in line.given if given.key == RESUME]
     others = [given for given in line.given if given.key not in (RESUME, OUTPUT)]
-    alone = not (others or line.overrides or line.recipe or line.configs or line.problems or preset)
+    alone = not (others or line.overrides or line.recipes or line.configs or line.problems or preset)
     named = any(given.key != OUTPUT for given in from_environment)
     return bool(resume) and resume[-1].text == "auto" and alone and not named
 

@@ -9,6 +9,23 @@ from typing import Any
 from grpo.flags import by_spelling, nearest
 from grpo.values import defaults, shown
 
+# Names that older versions of verl read and that 0.9.1 ignores without a word, or no longer has (some of its examples
+# still show them) -> what they are called now.
+RENAMED = {
+    "custom_reward_function.path": "reward.custom_reward_function.path",
+    "custom_reward_function.name": "reward.custom_reward_function.name",
+    "reward_manager.name": "reward.reward_manager.name",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.enable": "reward.reward_model.enable",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.sandbox_fusion.url": "reward.sandbox_fusion.url",
+    "sandbox_fusion.url": "reward.sandbox_fusion.url",
+    "actor_rollout_ref.actor.checkpoint.contents": "actor_rollout_ref.actor.checkpoint.save_contents",
+    "actor_rollout_ref.actor.optim.warmup_style": "actor_rollout_ref.actor.optim.lr_scheduler_type",
+    "ray_init.num_cpus": "ray_kwargs.ray_init.num_cpus",
+    "trainer.val_generations_to_log_to_wandb": "trainer.log_val_generations",
+}
+
 
 def hydra_literal(value: Any) -> str:
     """A value in Hydra's override grammar: texts always quoted, so that no character of theirs means anything."""
@@ -24,6 +41,8 @@ def hydra_literal(value: Any) -> str:
 
 def refused_by_verl(key: str, *, added: bool) -> str | None:
     """Why a key that is not ours cannot go to verl either, or None. added: written +key or ++key, so it may be new."""
+    if key in RENAMED:
+        return f"is the name that an older verl had for it; write {RENAMED[key]}"
     from grpo.verl_backend.keys import verl_keys
 
     theirs = verl_keys()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -37,17 +38,17 @@ def load_reward(path: str | None, name: str = "compute_score") -> Reward:
         raise RewardError(f"{file}: no such file; --reward_func takes a Python file, as FILE or FILE:NAME") from None
     except IsADirectoryError:
         raise RewardError(f"{file} is a folder; --reward_func takes a Python file, as FILE or FILE:NAME") from None
-    except OSError as error:
-        raise RewardError(f"{file}: cannot be read ({error.strerror}); --reward_func takes a Python file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise RewardError(f"{file}: cannot be read ({error}); --reward_func takes a Python file") from None
     sha256 = hashlib.sha256(source).hexdigest()
     return Reward(_function(_module(file, source, sha256), name, file), file=file, sha256=sha256)
 
 
 def _file_and_name(path: str, name: str) -> tuple[Path, str]:
     file, colon, function = path.rpartition(":")
-    if colon and function.isidentifier() and not Path(path).exists():
+    if colon and function.isidentifier() and not os.path.exists(path):
         path, name = file, function
-    return Path(path).expanduser().absolute(), name
+    return Path(os.path.abspath(os.path.expanduser(path))), name
 
 
 def _module(file: Path, source: bytes, sha256: str) -> ModuleType:
@@ -82,7 +83,7 @@ def _line(error: BaseException, file: Path) -> str:
 
 def _told(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg}"
+        return f"SyntaxError: {error.msg}" + ("; save the file as UTF-8" if "codec can't decode" in error.msg else "")
     told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     if isinstance(error, ModuleNotFoundError) and error.name:
         neighbour = file.with_name(error.name.partition(".")[0])

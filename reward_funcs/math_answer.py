@@ -31,7 +31,7 @@ _WORD = re.compile(
 _ENVIRONMENT = re.compile(r"\\(?:begin|end) ?\{[A-Za-z]{1,20}\}")
 _DOLLARS = re.compile(r"\$\$?([^$\n]{1,500})\$\$?(?![0-9])")
 _PARENTHESES = re.compile(r"\\\((.{1,500}?)\\\)|\\\[(.{1,500}?)\\\]")
-_TOKEN = re.compile(r"(?:[^\s一-鿿。、]|分之|又)+")
+_TOKEN = re.compile(r"(?:[^\s一-鿿。、]|分之|(?<=[0-9])又(?=[0-9]))+")
 _TEXT = re.compile(r"\\[a-z]+ ?\{[^{}]*\}")
 _CHANGED_BY_WHAT_FOLLOWS = re.compile(
     r" ?(?:and (?:a|one|two|three) )?(?:hal(?:f|ves)|thirds?|fourths?|fifths?|sixths?|eighths?|tenths?|hundredths?)\b"
@@ -62,7 +62,7 @@ def announced_answer(truth: str) -> str:
     if formal is not None:
         return formal
     for phrase in phrases(text):
-        return phrase.line
+        return _stated(phrase.line, is_last=True) or phrase.line
     return text.strip()
 
 

@@ -29,8 +29,7 @@ def math_score(response: str, ground_truth: str) -> float:
 
 def same_answer(answer: str, truth: str) -> bool:
     """Whether two answers, already cut out of their texts, say the same."""
-    answer, truth = tidy(answer), tidy(truth)
-    return bool(answer and truth) and _same(answer, truth, _DEEPEST)
+    return _same(tidy(answer), tidy(truth), _DEEPEST)
 
 
 def _same(answer: str, truth: str, depth: int) -> bool:

@@ -32,7 +32,7 @@ def train(run: Run) -> Result:
             with open_session(run, settings, interrupts) as session:
                 return _train(session)
         except StopRequested:
-            raise Interrupted("stopped before the first step: nothing to save") from None
+            raise Interrupted("stopped before the first step, so there is nothing to save") from None
 
 
 def _train(session: Session) -> Result:
@@ -110,10 +110,11 @@ def update_policy(session: Session, step: int, batch: Batch) -> dict[str, float]
 
 
 def speed(rollouts: Rollouts, seconds: float) -> dict[str, float]:
-    """Response length, seconds of the step, and tokens (prompt once, responses) it got through per second."""
+    """Response length, seconds of the step, and its tokens per second: prompts and responses, counted as verl does."""
     lengths = rollouts.response_mask.sum(1).float()
+    prompts = rollouts.n * rollouts.prompt_mask.sum()
     return {
         "response_length": float(lengths.mean()),
         "seconds_per_step": seconds,
-        "tokens_per_second": float(lengths.sum()) / seconds,
+        "tokens_per_second": float(lengths.sum() + prompts) / seconds,
     }

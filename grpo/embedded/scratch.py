@@ -1,7 +1,8 @@
 """A small Qwen2-architecture model and its tokenizer, made here from a config: no download, any language.
 
-`vocabulary="bytes"` reads any text (a Chinese character is three tokens); `"characters"` knows the characters it is
-shown, one token each, which is what a tiny model learns from fastest.
+The tokenizer is Qwen2's byte-level one, so that transformers and vLLM open the folder as they open any Qwen model.
+`vocabulary="bytes"` has a token for every byte (a Chinese character is three); `"characters"` has one more for every
+character of the texts it is shown, which a tiny model learns from faster.
 """
 
 from __future__ import annotations
@@ -9,37 +10,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tokenizers import pre_tokenizers
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
 
 from grpo.engine import EngineError
 
-PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
+PAD, END = "<|endoftext|>", "<|im_end|>"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
-def make_tokenizer(vocabulary: str, texts: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """A tokenizer over bytes, or over the characters of `texts` (then a character never seen is `<|unknown|>`)."""
-    if vocabulary == "bytes":
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        tokenizer = Tokenizer(models.BPE(vocab=_numbered([PAD, END, *alphabet]), merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.decoder = decoders.ByteLevel()
-    elif vocabulary == "characters":
-        alphabet = sorted({character for text in texts for character in text} | {"\n"})
-        words = _numbered([PAD, END, UNKNOWN, *alphabet])
-        tokenizer = Tokenizer(models.WordLevel(vocab=words, unk_token=UNKNOWN))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-        tokenizer.decoder = decoders.Fuse()
-    else:
+def make_tokenizer(vocabulary: str, texts: Iterable[str] = ()) -> Qwen2Tokenizer:
+    """A tokenizer that reads any text. vocabulary: `bytes`, or `characters` (those of `texts` are one token each)."""
+    if vocabulary not in ("bytes", "characters"):
         raise EngineError(f"launcher.scratch.vocabulary={vocabulary}: bytes or characters")
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END)
-    wrapped.chat_template = TEMPLATE
-    return wrapped
+    words = dict.fromkeys([PAD, END, *sorted(pre_tokenizers.ByteLevel.alphabet())])
+    merges: dict[tuple[str, str], None] = {}
+    characters = {character for text in texts for character in text} if vocabulary == "characters" else set()
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for character in sorted(characters):
+        ((letters, _),) = to_bytes.pre_tokenize_str(character)  # a letter for each of its bytes
+        for end in range(1, len(letters)):
+            merges[letters[:end], letters[end]] = None
+            words[letters[: end + 1]] = None
+    tokenizer = Qwen2Tokenizer(
+        vocab={word: number for number, word in enumerate(words)},
+        merges=list(merges),
+        unk_token=PAD,
+        pad_token=PAD,
+        eos_token=END,
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 def make_model(
-    tokenizer: PreTrainedTokenizerFast, *, hidden_size: int, num_layers: int, num_heads: int, max_length: int, seed: int
+    tokenizer: PreTrainedTokenizerBase, *, hidden_size: int, num_layers: int, num_heads: int, max_length: int, seed: int
 ) -> PreTrainedModel:
     """Random weights from `seed`, in float32. max_length: prompt and response together, in tokens."""
     if hidden_size % num_heads or (hidden_size // num_heads) % 2:
@@ -67,7 +79,3 @@ def make_model(
         pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, do_sample=True
     )
     return model
-
-
-def _numbered(words: Iterable[str]) -> dict[str, int]:
-    return {word: number for number, word in enumerate(words)}

@@ -7,6 +7,8 @@ configuration.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -130,10 +132,11 @@ class Session:
         self.step = step
         settings, last = self.settings, step == self.total_steps
         values["epoch"] = (step - 1) // self.per_epoch if self.per_epoch else 0
-        self.log.completions(step, lines)
+        evaluated: list[dict[str, Any]] = []
         if last or (settings.test_freq > 0 and step % settings.test_freq == 0):
-            values |= self.evaluate(step, "final" if last else None)
-        self.log.step(step, values)
+            measured, evaluated = self.evaluate(step, "final" if last else None)
+            values |= measured
+        self._record(step, values, [*lines, *evaluated])
         self.progress.step(step, values)
         if settings.debug:
             for line in lines:
@@ -144,8 +147,8 @@ class Session:
             except checkpoint.SaveError as error:
                 self.progress.note(f"WARNING: {error}; training goes on, the older checkpoints are untouched")
 
-    def evaluate(self, step: int, milestone: str | None) -> dict[str, float]:
-        """Answer the evaluation prompts; their metrics. milestone: remember the result under this name."""
+    def evaluate(self, step: int, milestone: str | None) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Answer the evaluation prompts: metrics, and lines for the log. milestone: the name to remember this by."""
         total = len(self.val_prompts) * self.settings.val_sampling.n
         values, lines = evaluate(
             self.policy,
@@ -157,19 +160,27 @@ class Session:
             max_errors=self.settings.max_reward_errors,
             on_token=lambda done: self.progress.working("evaluating", done, total),
         )
-        self.log.completions(step, lines)
         if milestone:
             self.outcome.note(milestone, values, lines)
-        return values
+        return values, lines
 
     def milestone(self, name: str, said: str) -> None:
-        """An evaluation before training, shown as a phase of its own. The last one stands in the metrics as step 0."""
+        """An evaluation before training, shown as a phase of its own. What GRPO starts from is recorded as step 0."""
         self.interrupts.check()
-        self.progress.phase(said, 1)
-        values = self.evaluate(0, name)
-        self.progress.advance(accuracy=values["val_accuracy"], reward=values["val_reward_mean"])
+        self.progress.phase(said, len(self.val_prompts))
+        values, lines = self.evaluate(0, name)
+        self.progress.advance(
+            len(self.val_prompts), accuracy=values["val_accuracy"], reward_mean=values["val_reward_mean"]
+        )
         if name == "sft" or not self.run.config.launcher.sft.steps:
-            self.log.step(0, values)
+            self._record(0, values, lines)
+
+    def _record(self, step: int, values: dict[str, float], lines: list[dict[str, Any]]) -> None:
+        try:
+            self.log.completions(step, lines)
+            self.log.step(step, values)
+        except OSError as error:
+            raise EngineError(f"{error}; free some space and start again: it goes on from the last save") from error
 
     def save(self) -> None:
         """Write a checkpoint of the last step; raises SaveError."""
@@ -191,15 +202,20 @@ class Session:
         return self.seconds_before + time.monotonic() - self._began
 
     def save_and_say(self) -> str:
-        """After a stop between steps: save if there is anything new; what was saved, as a line."""
+        """After a stop between steps: save if there is anything new. What was saved and how to go on, for the user."""
+        folder = os.path.relpath(self.run.output_dir)
+        folder = str(self.run.output_dir) if folder.startswith("..") else folder
+        go_on = f"go on with: ./train.sh --resume --output_dir {shlex.quote(folder)}"
         if self.step == 0:
-            return "stopped before the first step was done: nothing was lost but the warm-up of this start"
+            return f"stopped before the first step was done, so there is nothing to save; {go_on}"
         if self.saved_step != self.step:
             try:
                 self.save()
             except checkpoint.SaveError as error:
-                return f"stopped after step {self.step}, but {error}; the run goes on from step {self.saved_step}"
-        return f"stopped after step {self.step} of {self.total_steps}, saved in {self.checkpoints}"
+                return (
+                    f"stopped after step {self.step}, but {error}; the last save is of step {self.saved_step}; {go_on}"
+                )
+        return f"stopped after step {self.step} of {self.total_steps}; the checkpoint is saved; {go_on}"
 
     def finish(self) -> Result:
         """Export the model, write the summary and the report."""

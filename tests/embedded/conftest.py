@@ -9,6 +9,8 @@ from grpo.embedded.models import make_policy
 from grpo.embedded.policy import Policy
 from grpo.embedded.scratch import make_model, make_tokenizer
 
+torch.set_num_threads(1)  # the models here are too small to share, and waiting threads would only slow each other
+
 ALPHABET = "0123456789+=? "
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, verified on load, never fewer good ones than promised. RELIABILITY: save, damage, disk."""
+"""Checkpoints: whole or absent, verified on load, never fewer good ones than promised."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.embedded.conftest import ids, tiny_policy
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo.embedded import checkpoint
 from grpo.embedded.sft import Demonstration, warm_up
+from tests.embedded.conftest import ids, tiny_policy
 
 
 def _trained(seed=0):
@@ -161,7 +161,7 @@ def test_a_pickle_in_place_of_a_safetensors_file_is_not_run(tmp_path):
     policy, optimizer = _trained()
     path = checkpoint.save(tmp_path, 1, policy, optimizer, {}, keep=1)
     torch.save({"0.step": _Bomb(tmp_path / "exploded")}, path / "optimizer.safetensors")
-    with pytest.raises(Exception, match="(?i)header|safetensor"):
+    with pytest.raises(Exception, match=r"(?i)header|safetensor"):
         checkpoint.load_optimizer(path, optimizer)
     assert not (tmp_path / "exploded").exists()
 
@@ -193,5 +193,3 @@ def test_the_warm_up_learns_its_demonstrations_and_nothing_of_the_prompt():  # S
     assert losses[-1] < 0.05
     answer = policy.model.generate(torch.tensor([prompt]), max_new_tokens=4, do_sample=False, pad_token_id=0)
     assert answer[0, len(prompt) :].tolist()[:2] == [*response, policy.stop_ids[0]]
-
-

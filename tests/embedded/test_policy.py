@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.embedded.conftest import ids
 from torch.testing import assert_close
 
 from grpo.embedded import policy as policy_module
 from grpo.embedded.policy import choose_device, choose_dtype
 from grpo.embedded.rollout import Sampling, sample
+from tests.embedded.conftest import ids
 
 
 def _log_probs(policy, rollouts, *, shared: bool, entropy=None):

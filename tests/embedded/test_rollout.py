@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.embedded.conftest import ids, tiny_policy
 from torch.testing import assert_close
 
 from grpo.embedded.rollout import Sampling, _choose, _draw, _filter, sample
 from grpo.embedded.update import log_probs
+from tests.embedded.conftest import ids, tiny_policy
 
 SAMPLING = Sampling(n=4, max_length=24)
 PROMPTS = ("1+2=?", "33+44=?", "5", "6+7+8+9=?")
@@ -100,7 +100,13 @@ def test_repetition_penalty_divides_likely_and_multiplies_unlikely_repeats(polic
 
 def test_an_error_from_outside_ends_sampling_at_once(policy):
     with pytest.raises(KeyboardInterrupt):
-        sample(policy, ids(policy, *PROMPTS), SAMPLING, seed=1, on_token=lambda done: (_ for _ in ()).throw(KeyboardInterrupt))
+        sample(
+            policy,
+            ids(policy, *PROMPTS),
+            SAMPLING,
+            seed=1,
+            on_token=lambda done: (_ for _ in ()).throw(KeyboardInterrupt),
+        )
 
 
 def test_selected_groups_lose_the_columns_that_only_others_needed(policy):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.embedded.conftest import ids, tiny_policy
 from torch.testing import assert_close
 
 from grpo.embedded.rollout import Sampling, sample
 from grpo.embedded.update import Batch, Objective, learning_rate, micro_batches, mini_batches, update
 from grpo.engine import EngineError
+from tests.embedded.conftest import ids, tiny_policy
 
 OBJECTIVE = Objective(
     clip_ratio_low=0.2,
@@ -48,7 +48,7 @@ def test_gradients_do_not_depend_on_the_cut_into_micro_batches(policy, mode):
         for one, other in zip(whole, parts, strict=True):
             assert_close(one, other, atol=3e-5 * float(one.abs().max()) + 1e-7, rtol=1e-3)
         for name, value in stats.items():
-            assert part_stats[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+            assert part_stats[name] == pytest.approx(value, rel=1e-3, abs=5e-5), name
 
 
 def test_gradients_do_not_depend_on_padding(policy):
@@ -122,7 +122,9 @@ def test_an_update_that_is_not_finite_is_not_made(policy):
     batch.advantages[3] = float("inf")
     before = [weight.clone() for weight in policy.model.parameters()]
     with pytest.raises(EngineError, match="not finite"):
-        update(policy, torch.optim.SGD(policy.model.parameters(), lr=1.0), batch, OBJECTIVE, clip_grad=1.0, max_tokens=999)
+        update(
+            policy, torch.optim.SGD(policy.model.parameters(), lr=1.0), batch, OBJECTIVE, clip_grad=1.0, max_tokens=999
+        )
     assert all(torch.equal(one, other) for one, other in zip(before, policy.model.parameters(), strict=True))
 
 

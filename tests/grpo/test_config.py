@@ -11,8 +11,9 @@ from omegaconf.errors import ReadonlyConfigError
 from grpo import flags
 from grpo.config import ConfigError, Draft, Settings, read_recipe, read_yaml, recipe_files, recipe_line
 from grpo.resolve import Resolved, resolve
-from grpo.unlisted import hydra_literal
+from grpo.unlisted import RENAMED, hydra_literal
 from grpo.values import WrongKind, convert, defaults
+from grpo.verl_backend.keys import verl_keys
 
 BATCH, N, LR = "data.train_batch_size", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.optim.lr"
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
@@ -182,6 +183,14 @@ def test_raw_overrides_in_every_form_of_hydra(in_folder: Path):
     assert problems("~trainer.total_epochs=3") == ["override ~trainer.total_epochs=3: trainer.total_epochs is 15"]
 
 
+def test_an_override_that_is_no_single_value_is_refused():
+    assert problems("data.max_prompt_length=1,2", "data.seed@x=1", "data.shuffle=[") == [
+        "override data.max_prompt_length=1,2: one value only; a list is written data.max_prompt_length=[a,b]",
+        "override data.seed@x=1: packages (@) belong to config groups, which we do not have",
+        "override data.shuffle=[: no viable alternative at input '['; quote the value: 'key=\"value\"'",
+    ]
+
+
 def test_report_to_is_a_list_parted_by_commas():
     """S0-10."""
     assert got("trainer.logger", "--report_to", "console, tensorboard")[0] == ["console", "tensorboard"]
@@ -230,7 +239,7 @@ def test_a_value_of_the_wrong_kind_is_refused(key: str, value: object, said: str
 def test_a_whole_number_may_be_written_as_a_float_and_loses_nothing():
     assert convert(BATCH, "1e3") == 1000
     assert convert(BATCH, 512.0) == 512
-    assert convert("launcher.seed", str(2**70)) == 2**70
+    assert convert("launcher.seed", str(2**70 + 1)) == 2**70 + 1
     assert isinstance(convert(LR, 1), float)
 
 
@@ -242,6 +251,13 @@ def test_all_wrong_values_are_told_at_once_each_with_its_origin():
         "actor_rollout_ref.rollout.n=2.5 (flag --rollout_n) is not a whole number; 2 and 3 are the nearest",
         "data.train_batch_size=abc (override) is not a whole number",
     ]
+
+
+def test_a_draft_with_a_mistake_gives_no_settings():
+    draft = Draft()
+    draft.put(BATCH, "abc", "here")
+    with pytest.raises(ConfigError, match=r"train_batch_size=abc \(here\) is not a whole number"):
+        draft.settings()
 
 
 @pytest.mark.parametrize(
@@ -260,6 +276,13 @@ def test_all_wrong_values_are_told_at_once_each_with_its_origin():
 def test_a_key_that_nobody_knows_is_refused_with_the_nearest(word: str, said: str):
     (problem,) = problems(word)
     assert problem == f"{word.lstrip('+~').partition('=')[0]} (override) is no key of ours and none of verl's; {said}"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_name_that_verl_no_longer_reads_is_refused_with_the_new_one(old: str, new: str):
+    """VERL.md 3.4: verl 0.9.1 accepts some of these and ignores them."""
+    assert problems(f"++{old}=x") == [f"{old} (override) is the name that an older verl had for it; write {new}"]
+    assert new in defaults() or new in verl_keys()
 
 
 def test_an_unknown_key_in_a_file_is_refused_with_the_files_name(in_folder: Path):

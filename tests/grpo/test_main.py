@@ -55,7 +55,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     ("words", "said"),
     [
         (["--data", "nope.json"], "nope.json: no such file"),
-        (["--data", "bad.json"], "bad.json, line 2, column 16"),
+        (["--data", "bad.json"], "bad.json: not JSON at line 2 column 17"),
         (["--data", "empty.json"], "empty.json: is empty"),
         (["--data", "lacks.json"], 'no "ground_truth"'),
         (["--data", "source.json"], "did you mean math_reasoning?"),
@@ -110,6 +110,32 @@ def test_a_dry_run_for_machines_is_json_and_nothing_else(files: Path, capsys: py
     assert read["values"]["actor_rollout_ref.actor.optim.lr"] == {"value": 5e-7, "origin": "flag --lr"}
     assert read["values"]["data.train_batch_size"] == {"value": 1, "origin": "launcher"}
     assert isinstance(read["command"], list)
+
+
+VERL_WORDS = [
+    *("--engine", "verl", "--data", "one.json", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8", "--train_batch_size=1"),
+    *("--rollout_n", "8", "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=32"),
+    *("actor_rollout_ref.rollout.tensor_model_parallel_size=4", "trainer.balance_batch=false"),
+    "+data.apply_chat_template_kwargs.enable_thinking=False",
+]
+
+
+def test_the_verl_engine_is_planned_to_its_exact_command(files: Path, capsys: pytest.CaptureFixture[str]):
+    """S2-08, S2-09: raw overrides reach verl unchanged, and no GPU is needed to see it."""
+    code, out, err = answer(capsys, *VERL_WORDS, "--dry_run")
+    assert (code, err) == (0, "")
+    assert "python3 -m verl.trainer.main_ppo \\\n" in out.partition("Would run\n")[2]
+    code, out, _ = answer(capsys, *VERL_WORDS, "--dry_run=json")
+    command = json.loads(out)["command"]
+    assert command[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    assert set(VERL_WORDS[-5:]) <= set(command)
+    assert "actor_rollout_ref.rollout.n=8" in command
+
+
+def test_the_verl_engine_does_not_train_yet(files: Path, capsys: pytest.CaptureFixture[str]):
+    code, _, err = answer(capsys, *VERL_WORDS)
+    assert code == 2
+    assert err == "error: the verl engine arrives in a later version; --dry_run --engine verl prints its command\n"
 
 
 def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsys: pytest.CaptureFixture[str]):
@@ -179,9 +205,8 @@ def test_ctrl_c_is_exit_code_130(files: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_reader_that_stops_early_is_no_error(files: Path):
-    done = shell('exec 3>&1; "$PYTHON" -m grpo --help | head -1; exit ${PIPESTATUS[0]}')
+    done = shell('"$PYTHON" -m grpo --help | true; exit ${PIPESTATUS[0]}')
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("./train.sh")
 
 
 def test_help_in_a_chinese_locale_is_chinese(files: Path):

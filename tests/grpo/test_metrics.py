@@ -127,6 +127,10 @@ def test_a_resume_drops_later_lines_of_both_files_and_repairs_a_torn_one(tmp_pat
         (4, 9.0),
     ]
     assert [line["step"] for line in lines_of(tmp_path, "completions.jsonl")] == [1, 1, 2, 2, 3, 3]
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(b'{"step": 4, "torn": 0.')  # within what the resume keeps
+    MetricsLog(tmp_path, (), 4).close()
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_a_fresh_start_empties_what_an_earlier_attempt_left(tmp_path: Path) -> None:

@@ -210,7 +210,8 @@ def test_of_a_huge_file_only_the_two_ends_are_read(tmp_path: Path, monkeypatch: 
 def test_the_first_report_on_a_machine_prints_nothing(tmp_path: Path, repo: Path) -> None:
     """matplotlib builds its font cache then, and a home that cannot be written makes it talk too."""
     folder = make_run(tmp_path / "run", 20)
-    environment = {**os.environ, "HOME": "/nonexistent", "PYTHONPATH": str(repo)}
+    (tmp_path / "home").touch()  # not a folder
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": str(repo)}
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         environment.pop(name, None)
     code = f"from grpo.report import write_report; write_report({str(folder)!r})"

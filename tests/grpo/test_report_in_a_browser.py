@@ -78,12 +78,17 @@ def test_a_browser_shows_the_text_and_asks_nobody_for_anything(
     paths.clear()
 
     folder = make_run(tmp_path / "工作 目录", 30, attack=ATTACK % (port, port))
-    seen = browse(write_report(folder), "--dump-dom")
+    page = write_report(folder)
+    seen = browse(page, "--dump-dom")
     assert paths == []
     assert html.escape(ATTACK % (port, port), quote=False) in seen
     assert "请解答：15 + 27 = ?" in seen
     assert "变化最大的回答" in seen
     assert seen.count("<svg ") == 17
+    # Even if a response had come through as HTML, the page's own policy would load and run nothing.
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", ATTACK % (port, port)), encoding="utf-8")
+    browse(page, "--dump-dom")
+    assert paths == []
 
 
 @pytest.mark.slow

@@ -52,6 +52,13 @@ def test_other_settings_and_other_recipes_lie_over_the_demo():
     assert got(made, "actor_rollout_ref.rollout.n") == (8, "flag --rollout_n")
 
 
+def test_recipes_lie_over_each_other_in_the_order_given():
+    made = resolved("--data", "p.jsonl", "--recipe", "gsm8k", "--recipe=drgrpo")
+    assert made.recipe == "gsm8k + drgrpo"
+    assert got(made, "launcher.data.prompt_key") == ("question", "recipe gsm8k")
+    assert got(made, "actor_rollout_ref.actor.loss_scale_factor") == (512.0, "recipe drgrpo")  # gsm8k's length
+
+
 def test_data_alone_takes_the_standard_model_and_says_so():
     made = resolved(DATA="p.json")
     assert made.recipe is None

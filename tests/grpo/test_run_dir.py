@@ -102,7 +102,9 @@ def test_no_secret_is_written_down():  # RELIABILITY: planted secrets appear now
 def test_an_unfinished_run_of_the_same_configuration_goes_on(in_folder: Path):
     out = in_folder / "outputs"
     leave_unfinished(out, command="first")
-    started = json.loads((out / "run.json").read_text())["started"]
+    started = "2026-01-02T03:04:05+00:00"
+    before = json.loads((out / "run.json").read_text()) | {"started": started}
+    (out / "run.json").write_text(json.dumps(before))
     with opening(out, command="second") as opened:
         assert opened.resume
         assert opened.notes == ("going on with the unfinished run in outputs; its newest checkpoint is of step 40",)

@@ -67,6 +67,11 @@ def test_answers_that_grow_without_reward_get_drgrpo_and_those_that_earn_it_do_n
     assert judged(response_length=[7.0] * 10)["response_length"][0] == "good"
 
 
+def test_what_needs_attention_is_said_first() -> None:
+    found = judged(policy_loss=[0.0] * 10, reward_mean=RISING, clip_fraction=[0.3] * 10)
+    assert [level for level, _ in found.values()] == ["attention", "good", "normal"]
+
+
 def test_few_steps_are_not_judged_and_a_nan_comes_first() -> None:
     assert judged(kl_loss=[9.0] * 9)["kl_loss"] == ("unknown", "9 values: too few to judge")
     history = {"reward_mean": Series(list(range(10)), RISING), "grad_norm": Series([1], [1.0], [7, 8])}

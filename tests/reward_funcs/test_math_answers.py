@@ -204,6 +204,8 @@ CHINESE = [
     ("解答：15 + 27 = 42", "42", RIGHT),
     ("15 + 27 = 42，所以答案是 42。", "42", RIGHT),
     ("所以一共42个", "42", RIGHT),
+    ("小明有5个，爸爸又给他13个，妈妈又18个", "18", RIGHT),
+    ("一共需要1又1/2小时", "1.5", WRONG),  # half Chinese, half not: not read
     ("大约18", "18", RIGHT),
     ("答案约为18", "18", RIGHT),
     ("答案是5或6", "6", WRONG),
@@ -221,6 +223,7 @@ CHINESE = [
     ("两千零五", "2005", RIGHT),
     ("二〇二四", "2024", RIGHT),
     ("一百二十三", "123", RIGHT),
+    ("答：千百", "1100", WRONG),
     ("一万二千", "12000", RIGHT),
     ("18万", "180000", RIGHT),
     ("18万", "18", WRONG),
@@ -314,6 +317,10 @@ EXPRESSIONS_ARE_NOT_ANSWERS = [
     ("15 + 27 = 42", "42", RIGHT),
     (r"\boxed{15+27=42}", "42", RIGHT),
     ("So x + 3", "3", WRONG),
+    ("We end up with x + 3", "3", WRONG),
+    ("We end up with b - 3", "3", WRONG),
+    ("We end up with 3 + x", "3", WRONG),
+    ("The total - 18", "18", RIGHT),  # a dash
     ("0", "a^2+b=0", WRONG),
     ("a^2+b=0", "0", WRONG),
     ("3x+4y+14=0", "3x-y+13=0", WRONG),
@@ -429,3 +436,24 @@ def test_the_verdict_is_the_one_decided_by_hand(response, truth, verdict):
 def test_a_ground_truth_answers_itself(truth):
     assert compute_score("math", truth, truth) == RIGHT
     assert compute_score("math", rf"So it is \boxed{{{truth}}}.", truth) == RIGHT
+
+
+def test_what_is_longer_than_two_thousand_characters_is_no_answer():
+    assert compute_score("math", rf"\boxed{{{'x' * 1990}}}", "x" * 1990) == RIGHT
+    assert compute_score("math", rf"\boxed{{{'x' * 2010}}}", "x" * 2010) == WRONG
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        "9 * 2 = <<9*2=18>>18\n#### 18",
+        "9 * 2 = 18\nA: 18",
+        r"so \boxed{18}",
+        "答：一共18元",
+        "The answer is 18 dollars.",
+    ],
+)
+def test_a_whole_solution_may_be_the_ground_truth(truth):
+    # S2-24: the answer that it announces counts, not the numbers on the way
+    assert compute_score("gsm8k", "The answer is 18", truth) == RIGHT
+    assert compute_score("gsm8k", "The answer is 9", truth) == WRONG

@@ -22,6 +22,8 @@ QUESTIONS = [
     ("<answer>Paris</answer>", "Paris", RIGHT),
     (r"\boxed{\text{Paris}}", "Paris", RIGHT),
     ("<answer>Rome</answer><answer>Paris</answer>", "Paris", RIGHT),
+    (r"\boxed{Rome} <answer>Paris</answer>", "Paris", RIGHT),
+    (r"\boxed{Rome} <answer>Paris</answer>", "Rome", WRONG),
     ("Paris is not the answer. The answer is Rome.", "Paris", WRONG),
     ("<think>Paris</think>Rome", "Paris", WRONG),
     ("Paris\nLondon", "London", RIGHT),
@@ -120,8 +122,8 @@ def test_a_json_list_holds_the_accepted_spellings():
     assert compute_score("qa", "[sic]", "[sic]") == RIGHT  # begins like a list and is none
 
 
-def test_naming_a_thousand_candidates_earns_nothing():
-    candidates = [f"city number {i}" for i in range(1000)]
+def test_naming_a_hundred_candidates_earns_nothing():
+    candidates = [f"city number {i}" for i in range(100)]
     for separator in (", ", " ", "\n\n", " or ", "; ", ". "):
         response = "The answer is " + separator.join(candidates)
         assert sum(compute_score("qa", response, truth) for truth in candidates[:-1]) <= 1

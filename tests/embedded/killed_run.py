@@ -1,0 +1,63 @@
+"""Trains twice with the same command: once undisturbed, once killed at random moments and started again each time.
+
+    python killed_run.py FOLDER KILLS SEED -- ARGUMENTS OF ./train.sh
+
+Prints JSON: how many kills hit, and the exit code of the last start. Run by test_resume.py as a process of its own,
+which imports everything once and forks: a start then costs no imports, so that kills fall into training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import transformers  # noqa: F401
+
+import grpo.embedded.loop  # noqa: F401
+from grpo.__main__ import main
+
+
+def start(arguments: list[str], folder: Path) -> int:
+    """A child that runs ./train.sh into `folder`; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    with open(folder.with_suffix(".log"), "a", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    torch.set_num_threads(1)
+    os._exit(main([*arguments, "--output_dir", str(folder)]))
+
+
+def run(root: Path, kills: int, seed: int, arguments: list[str]) -> dict[str, int]:
+    """Both runs, in root/whole and root/killed."""
+    began = time.monotonic()
+    _, status = os.waitpid(start(arguments, root / "whole"), 0)
+    whole_seconds = time.monotonic() - began
+    assert os.waitstatus_to_exitcode(status) == 0, (root / "whole.log").read_text()
+
+    moments, hit = random.Random(seed), 0
+    while True:
+        child = start(arguments, root / "killed")
+        until = time.monotonic() + moments.uniform(0, 0.9 * whole_seconds) if hit < kills else float("inf")
+        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+                done = os.waitpid(child, 0)
+                break
+            time.sleep(0.002)
+        code = os.waitstatus_to_exitcode(done[1])
+        if code != -signal.SIGKILL:
+            return {"kills": hit, "code": code}
+        hit += 1
+
+
+if __name__ == "__main__":
+    place, count, number = sys.argv[1:4]
+    print(json.dumps(run(Path(place), int(count), int(number), sys.argv[5:])))

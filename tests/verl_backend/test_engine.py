@@ -1,0 +1,93 @@
+"""The verl engine: what it refuses by name, and a command that a shell can run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo import overrides as command_line
+from grpo.config import Draft
+from grpo.engine import EngineError, Run
+from grpo.verl_backend.engine import VerlEngine
+from grpo.verl_backend.overrides import overrides
+
+MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"
+
+
+def run_of(*words: str, out: Path = Path("/out"), **changes: Any) -> Run:
+    draft = Draft()
+    command_line.apply(draft, [MODEL, *words])
+    settings = draft.settings()
+    return Run(
+        settings.config(), settings.origins, out, out / "t", out / "v", passthrough=settings.passthrough, **changes
+    )
+
+
+def test_the_defaults_are_refused_nothing():
+    assert VerlEngine().refusals(run_of()) == []
+    assert VerlEngine().no_effect(run_of()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "begins"),
+    [
+        ("launcher.repetition_penalty=1.1", "launcher.repetition_penalty=1.1 (override): verl's sampling loop fixes"),
+        ("launcher.min_response_length=2", "launcher.min_response_length=2 (override): verl's sampling loop has no"),
+        ("launcher.sft.steps=5", "launcher.sft.steps=5 (override): verl starts from the model as it is"),
+        ("launcher.drop_last=false", "launcher.drop_last=false (override): verl always leaves the last"),
+        ("actor_rollout_ref.model.path=scratch", "actor_rollout_ref.model.path=scratch (override): verl needs a model"),
+        ("actor_rollout_ref.actor.strategy=megatron", "actor_rollout_ref.actor.strategy=megatron (override): megatron"),
+        ("trainer.device=mps", "trainer.device=mps (override): verl trains on CUDA"),
+        ("trainer.logger=[console,visualdl]", "trainer.logger=['console', 'visualdl'] (override): verl 0.9.1 writes"),
+        ("launcher.max_reward_errors=0.5", "launcher.max_reward_errors: verl's workers do not count"),
+        (
+            "data.filter_overlong_prompts=false",
+            "data.truncation=error: verl cuts prompts that are too long on the left",
+        ),
+        # keys that verl still parses and no longer reads: VERL.md 3.4
+        ("reward_model.num_workers=2", "reward_model.num_workers (override): verl 0.9.1 accepts this key and does not"),
+        (
+            "sandbox_fusion.max_concurrent=2",
+            "sandbox_fusion.max_concurrent (override): verl 0.9.1 accepts this key and",
+        ),
+    ],
+)
+def test_what_verl_cannot_honour_is_refused_by_name_with_what_to_do(word: str, begins: str):
+    (line,) = VerlEngine().refusals(run_of(word))
+    assert line.startswith(begins)
+    assert "\n" not in line
+    assert any(todo in line for todo in ("use ", "write ", "choose ", "leave it out", "only", "set it to", "name "))
+
+
+def test_prompts_and_rewards_made_in_python_are_refused():
+    (line,) = VerlEngine().refusals(run_of(records=[]))
+    assert "name files" in line
+    assert VerlEngine().refusals(run_of(reward=lambda: 1.0)) == [line]
+
+
+def test_keys_without_meaning_here_are_listed():
+    run = run_of("launcher.debug=true", "launcher.sft.lr=0.1", "launcher.scratch.num_heads=2", "trainer.nnodes=2")
+    assert VerlEngine().no_effect(run) == ["launcher.debug", "launcher.scratch.num_heads", "launcher.sft.lr"]
+
+
+def test_a_shell_gets_the_very_words_from_the_printed_command():
+    run = run_of(
+        'reward.custom_reward_function.path=/奖励/it\'s "my" $HOME `x` \\ file.py',
+        "actor_rollout_ref.model.custom_chat_template='{% if x %}\n{{ y }}{% endif %}'",
+        "+trainer.note='a b'",
+        out=Path("/输 出"),
+    )
+    lines = VerlEngine().plan(run)
+    assert lines[0] == "python3 -m verl.trainer.main_ppo \\"
+    assert not lines[-1].endswith("\\")
+    script = 'python3() { printf "%s\\0" "$@"; }\n' + "\n".join(lines)
+    got = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")
+    assert got == ["-m", "verl.trainer.main_ppo", *overrides(run), ""]
+
+
+def test_train_says_that_it_arrives_later():
+    with pytest.raises(EngineError, match="arrives in a later version; `--dry_run --engine verl` prints"):
+        VerlEngine().train(run_of())

@@ -1,0 +1,242 @@
+"""Our settings as verl's Hydra overrides: read back by Hydra's own parser, and composed with verl's own YAML."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from grpo import overrides as command_line
+from grpo.config import Draft
+from grpo.engine import Run
+from grpo.verl_backend import keys
+from grpo.verl_backend.overrides import PLAIN_TEMPLATE, SHIPPED_REWARD, hydra_value, overrides
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ODD = [
+    *("/数据/a=b,c.parquet", "a b", "it's", 'say "so"', "x:y", "f(x)", "[1,2]", "{a: 1}", "1e3", "007", "null", "True"),
+    *(
+        "",
+        " ",
+        "a\\",
+        "a\\b",
+        "\\'",
+        '\\"',
+        '"',
+        "'",
+        "${x}",
+        "a\\${x}",
+        "$5",
+        "~/x",
+        "two\nlines",
+        "nan",
+        "#",
+        "a@b",
+        "%",
+    ),
+    *("{% for m in messages %}{{ m['content'] }}{% endfor %}", "系统：你好", "?", "*", "+a", "-1", "a\\\\", "ends\n"),
+]
+
+
+def run_of(*words: str, out: Path = Path("/out"), **changes: Any) -> Run:
+    """A run with the given key=value words over the defaults."""
+    draft = Draft()
+    draft.put("actor_rollout_ref.model.path", "Qwen/Qwen2.5-7B", "flag --model")
+    command_line.apply(draft, list(words))
+    settings = draft.settings()
+    given = {"train": out / "data" / "train.parquet", "val": out / "data" / "val.parquet"} | changes
+    return Run(settings.config(), settings.origins, out, passthrough=settings.passthrough, **given)
+
+
+def read_back(words: list[str]) -> dict[str, Any]:
+    """Key -> value as Hydra reads the overrides."""
+    return {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(words)}
+
+
+def resolved(value: Any) -> Any:
+    """A value as verl sees it, OmegaConf's references followed."""
+    return OmegaConf.to_container(OmegaConf.create({"a": value}), resolve=True)["a"]  # type: ignore[call-overload,index]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_every_text_arrives_at_verl_as_it_was(text: str):  # VERL.md 3.4, quoting
+    (got,) = read_back([f"a.b={hydra_value(text)}"]).values()
+    assert resolved(got) == text
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x00")).filter(lambda text: text != "???"))
+def test_any_text_at_all_arrives_at_verl_as_it_was(text: str):
+    (got,) = read_back([f"a.b={hydra_value(text)}"]).values()
+    assert resolved(got) == text
+
+
+@pytest.mark.parametrize(
+    "value", [1e-6, 1e30, 0.2, -1, 0, True, False, None, [], {}, ["a", "b c", 1, None], {"a": [1]}]
+)
+def test_every_value_arrives_at_verl_with_its_type(value: object):
+    (got,) = read_back([f"a.b={hydra_value(value)}"]).values()
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_the_seed_table_reaches_verl():
+    # S2-12..S2-20: the defaults, and verl's own defaults where they agree (kl_loss_coef, kl_loss_type, norm_adv, lr)
+    said = read_back(overrides(run_of()))
+    defaults = keys.verl_keys()
+    wanted = {
+        f"{ROLLOUT}.n": 5,
+        "algorithm.norm_adv_by_std_in_grpo": True,
+        f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.kl_loss_coef": 0.001,
+        f"{ACTOR}.kl_loss_type": "low_var_kl",
+        "data.train_batch_size": 256,
+        f"{ACTOR}.optim.lr": 1e-6,
+        "trainer.total_epochs": 15,
+        "data.max_response_length": 1024,
+    }
+    assert {key: said.get(key, defaults[key]) for key in wanted} == wanted
+
+
+def test_what_verl_leaves_at_harmful_defaults_is_said():  # S2-11
+    said = read_back(overrides(run_of(out=Path("/输出"))))
+    assert said["algorithm.adv_estimator"] == "grpo"  # verl: gae
+    assert said[f"{ROLLOUT}.name"] == "vllm"  # verl: must be given
+    assert said[f"{ROLLOUT}.tensor_model_parallel_size"] == 1  # verl: 2, which breaks one GPU
+    assert said[f"{ACTOR}.use_dynamic_bsz"] is True
+    assert said["trainer.save_freq"] == 20  # verl: -1 saves nothing
+    assert said["trainer.default_local_dir"] == "/输出/checkpoints"
+    assert said["trainer.max_actor_ckpt_to_keep"] == 2
+    assert said[f"{ACTOR}.checkpoint.save_contents"] == ["model", "optimizer", "extra", "hf_model"]
+    assert said["trainer.logger"] == ["console", "file"]
+    assert said["trainer.rollout_data_dir"] == "/输出/rollouts"
+    assert said["trainer.validation_data_dir"] == "/输出/validation"
+    assert said["trainer.n_gpus_per_node"] == 1  # verl: 8
+
+
+def test_what_equals_verls_default_is_not_said():
+    said = read_back(overrides(run_of()))
+    assert not {"trainer.nnodes", "data.shuffle", f"{ACTOR}.clip_ratio", f"{ACTOR}.ppo_mini_batch_size"} & said.keys()
+    assert "data.val_max_samples" not in said  # done when the files were written
+    assert not [key for key in said if key.startswith("launcher")]
+    assert not [key for key, value in said.items() if value is None]
+
+
+def test_clip_ratio_alone_moves_both_ends():  # verl reads only clip_ratio_low and clip_ratio_high
+    said = read_back(overrides(run_of(f"{ACTOR}.clip_ratio=0.3")))
+    assert (said[f"{ACTOR}.clip_ratio_low"], said[f"{ACTOR}.clip_ratio_high"]) == (0.3, 0.3)
+
+
+def test_the_reward_is_always_a_file_of_ours_or_the_users(in_folder: Path):  # S2-06, S2-22
+    assert read_back(overrides(run_of()))["reward.custom_reward_function.path"] == str(SHIPPED_REWARD)
+    assert SHIPPED_REWARD.is_file()
+    own = run_of("reward.custom_reward_function.path=./我的.py", "reward.custom_reward_function.name=score")
+    said = read_back(overrides(own))
+    assert said["reward.custom_reward_function.path"] == str(in_folder / "我的.py")
+    assert said["reward.custom_reward_function.name"] == "score"
+
+
+def test_a_model_folder_is_named_from_the_root_and_a_hub_id_as_it_is(in_folder: Path):
+    assert read_back(overrides(run_of()))["actor_rollout_ref.model.path"] == "Qwen/Qwen2.5-7B"
+    (in_folder / "Qwen" / "Qwen2.5-7B").mkdir(parents=True)
+    assert read_back(overrides(run_of()))["actor_rollout_ref.model.path"] == str(in_folder / "Qwen" / "Qwen2.5-7B")
+
+
+def test_launcher_keys_are_translated():
+    said = read_back(
+        overrides(
+            run_of("launcher.seed=7", "launcher.dtype=float32", "actor_rollout_ref.model.custom_chat_template=plain")
+        )
+    )
+    assert {key for key, value in said.items() if value == 7} == {
+        *("data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"),
+        *(f"{ACTOR}.fsdp_config.seed", "actor_rollout_ref.ref.fsdp_config.seed"),
+    }
+    assert said[f"{ROLLOUT}.dtype"] == said[f"{ACTOR}.fsdp_config.dtype"] == "float32"
+    assert said["actor_rollout_ref.model.custom_chat_template"] == PLAIN_TEMPLATE
+
+
+def test_counted_micro_batches_are_said_for_all_three_passes():
+    said = read_back(overrides(run_of(f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")))
+    assert said[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] == 4
+    assert said[f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"] == 4
+    assert said["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] == 4
+
+
+def test_the_users_overrides_pass_unchanged_and_win():  # S2-09
+    words = [
+        "actor_rollout_ref.model.lora_rank=8",
+        f"{ROLLOUT}.tensor_model_parallel_size=4",
+        f"{ROLLOUT}.load_format=auto",
+        "++trainer.log_val_generations=3",
+        "+reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "~data.tool_config_path",
+    ]
+    said = overrides(run_of(*words))
+    assert [word for word in words if word not in said] == []
+    assert [word for word in said if "load_format" in word] == [f"{ROLLOUT}.load_format=auto"]
+
+
+def test_a_plus_stands_exactly_where_hydra_asks_for_it():
+    said = overrides(run_of("data.apply_chat_template_kwargs.enable_thinking=False", "+trainer.val_only=True"))
+    assert "+data.apply_chat_template_kwargs.enable_thinking=False" in said
+    assert "trainer.val_only=True" in said
+
+
+@pytest.fixture(scope="session")
+def verl_yaml(missing: Callable[[str], NoReturn]) -> Path:
+    """verl's own YAML; never imports verl."""
+    folder = keys.config_folder()
+    if folder is None or importlib.util.find_spec("hydra") is None:
+        missing("verl's configuration files; pip install --no-deps -r requirements/verl-maths.txt")
+    return folder
+
+
+def composed(folder: Path, words: list[str]) -> DictConfig:
+    with initialize_config_dir(str(folder), version_base=None):
+        return compose("ppo_trainer", words)
+
+
+@pytest.mark.slow
+def test_the_shipped_list_of_keys_is_the_packages(verl_yaml: Path):
+    assert dict(keys.verl_keys()) == keys.compose(verl_yaml, [])
+    assert len(keys.verl_keys()) > 800
+
+
+@pytest.mark.slow
+def test_verl_composes_our_overrides_and_finds_every_value(verl_yaml: Path, in_folder: Path):
+    out = in_folder / "a=b,c: (输出)"
+    words = [
+        "reward.custom_reward_function.path=数据/it's \\${HOME}.py",
+        "actor_rollout_ref.model.lora_rank=8",
+        f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=false",
+        "data.apply_chat_template_kwargs.enable_thinking=False",
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "trainer.logger=[console,tensorboard]",
+        "actor_rollout_ref.model.custom_chat_template=plain",
+        "launcher.dtype=float32",
+    ]
+    config = composed(verl_yaml, overrides(run_of(*words, out=out)))
+    assert config.data.train_files == str(out / "data" / "train.parquet")
+    assert config.reward.custom_reward_function.path.endswith("数据/it's ${HOME}.py")
+    assert config.actor_rollout_ref.model.lora_rank == 8
+    assert config.actor_rollout_ref.rollout.load_format == "safetensors"
+    assert config.actor_rollout_ref.model.custom_chat_template == PLAIN_TEMPLATE
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
+    assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is True  # follows the actor's
+    assert config.actor_rollout_ref.rollout.response_length == 1024
+    assert config.actor_rollout_ref.ref.fsdp_config.param_offload is False
+    assert config.data.apply_chat_template_kwargs.enable_thinking is False
+    variables = dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
+    assert variables.pop("VERL_FILE_LOGGER_PATH") == str(out / "verl_metrics.jsonl")
+    assert variables.pop("TENSORBOARD_DIR") == str(out / "tensorboard")
+    assert Path(variables.pop("PYTHONPATH"), "reward_funcs", "reward_func.py").is_file()
+    assert variables == {}
