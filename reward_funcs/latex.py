@@ -92,7 +92,7 @@ def tidy(text: str) -> str:
     if text.count("$") % 2 == 0:  # in pairs they delimit mathematics; a single one is a currency
         text = text.replace("$", " ")
     text = text.replace(_CURRENCY, "$")
-    text = re.sub(r"\^ ?\{? ?° ?\}?", "°", text)
+    text = re.sub(r"\^ ?\{? ?° ?\}?", "°", text).replace(" ^", "^")
     return " ".join(text.split()).rstrip(_ENDS).lstrip(_STARTS)
 
 

@@ -26,7 +26,7 @@ _ASIDE = re.compile(rf" ?, ?(?=[A-Za-z一-鿿])| \((?=\w)|{_REASON.pattern}", re
 _ALTERNATIVE = re.compile(r"\bor\b|或|还是", re.IGNORECASE)
 _WORD = re.compile(
     r"(?<![\\A-Za-z])(?!(?:and|sin|cos|tan|cot|sec|csc|log|exp|sqrt|mod|lim|max|min|gcd|lcm|inf)(?![A-Za-z]))[A-Za-z]{3,}"
-    r"|(?![或和])[一-鿿]"
+    r"|(?<!\\)\b(?:[Ii]t|[Ss]o|[Hh]e|[Ww]e|is|in|of)\b|(?![或和])[一-鿿]"
 )
 _ENVIRONMENT = re.compile(r"\\(?:begin|end) ?\{[A-Za-z]{1,20}\}")
 _DOLLARS = re.compile(r"\$\$?([^$\n]{1,500})\$\$?(?![0-9])")

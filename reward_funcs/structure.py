@@ -26,7 +26,7 @@ _HALF_LINE = re.compile(r"([A-Za-z]) ?(<|>|\\le|\\ge) ?([^<>=]{1,99})")
 
 def named_value(text: str) -> tuple[str, str]:
     """(name, value): `x = 5` gives ("x", "5"), `15 + 27 = 42` gives ("", "42"), what names nothing ("", text)."""
-    text = without_shell(text)
+    text = without_shell(text).removeprefix("=").strip()
     name = _ASSIGNMENT.match(text)
     if name and (_OR.search(text) or len(top_level_parts(text, ",")) > 1):
         return "", text

@@ -61,8 +61,8 @@ _CLASSIFIERS = "个只件本位名头匹条张支枝棵颗辆台间座朵次份�
 _CJK_CHANGES = set("或和与到至加减乘除半多约负百千万亿成折又点分之不几余")
 _WORDS = re.compile(r"[A-Za-z°]+(?:[ -][A-Za-z]+){0,7}|[一-鿿℃℉]{1,10}|[¢$€£¥°]")
 _POWER = re.compile(r"\^\{?([23])\}?$|(?<=[mt])([23])$")
-_AREA = re.compile(r"(?:square|sq\.?|平方)[ -]?(.+)")
-_VOLUME = re.compile(r"(?:cubic|cu\.?|立方)[ -]?(.+)")
+_AREA = re.compile(r"(?:(?:square|sq\.?)[ -]|平方)(.+)")
+_VOLUME = re.compile(r"(?:(?:cubic|cu\.?)[ -]|立方)(.+)")
 
 
 def unit_name(text: str, *, attached: bool) -> str | None:

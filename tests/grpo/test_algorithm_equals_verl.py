@@ -1,7 +1,7 @@
 """grpo/algorithm.py and verl 0.9.1 side by side on random inputs: numbers and gradients agree to 1e-6.
 
-verl runs as it was published, from requirements/verl-maths.txt. Where ray is not installed, `import ray` finds an empty
-module meanwhile: verl's maths never calls it, and anything that did would fail with AttributeError.
+verl runs as it was published, from requirements/verl-maths.txt. Where ray is not installed, `import ray` finds a bare
+module with one empty class meanwhile: verl's maths never calls it, and what did would fail with AttributeError.
 """
 
 from __future__ import annotations

@@ -168,6 +168,9 @@ UNITS = [
     (r"5 \text{ cm}^2", "5 square centimeters", RIGHT),
     (r"5\text{ cm}", r"5 \mathrm{cm}", RIGHT),
     ("so the number is 10 which is 1,000.99m²", "1000.99", RIGHT),
+    (r"\boxed{\frac{3}{4}\text{ cup}}", "3/4", RIGHT),
+    (r"\boxed{9 squares}", "9", RIGHT),
+    (r"\boxed{12 \pi \text{ cm}^2}", r"12\pi", RIGHT),
     ("60 km/h", "60 kilometers per hour", RIGHT),
     (r"30^\circ", "30", RIGHT),
     (r"30^{\circ}", "30 degrees", RIGHT),
@@ -293,6 +296,10 @@ WHERE_THE_ANSWER_IS = [
     (r"Therefore, the area is $2\sqrt{3}$ square units.", r"2\sqrt{3}", RIGHT),
     ("Final: $x+3$", "x+3", RIGHT),
     ("Step 1: 5\nStep 2: 18", "18", RIGHT),
+    ("It's 18.", "18", RIGHT),
+    ("= 18", "18", RIGHT),
+    (r"Hence, \(x = 18\).", "18", RIGHT),
+    (r"So the probability is $\frac{1}{3}$.", "1/3", RIGHT),
 ]
 
 NAMING_SEVERAL = [
@@ -367,6 +374,7 @@ STRUCTURES = [
     (r"\boxed{(1,+\infty)}", r"(1,\infty)", RIGHT),
     (r"\boxed{(-\infty,-1)\cup(1,\infty)}", r"(1,\infty)\cup(-\infty,-1)", RIGHT),
     (r"\boxed{x\in(1,2)}", "(1,2)", RIGHT),
+    (r"$x \in [-2,7]$", "[-2,7]", RIGHT),
     (r"-2 \le x < 7", "[-2,7)", RIGHT),
     (r"-2 \le x < 7", "[-2,7]", WRONG),
     (r"x \geq 5", r"[5,\infty)", RIGHT),
