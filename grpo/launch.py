@@ -208,7 +208,7 @@ def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward) 
             prints[key] = hashlib.sha256(path.read_bytes()).hexdigest() + mark + rows
     if settings[TRAIN] == FROM_PYTHON and data.train is not None:
         prints[TRAIN] = hashlib.sha256(repr(data).encode()).hexdigest()
-    return prints
+    return prints | {f"override {key}": text for key, text in settings.passthrough.items()}
 
 
 def must_train(engine: Engine) -> None:

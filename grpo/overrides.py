@@ -38,8 +38,8 @@ def _apply(draft: Draft, word: str) -> None:
         draft.problems.append(f"override {word}: packages (@) belong to config groups, which we do not have")
     elif override.is_sweep_override():
         draft.problems.append(f"override {word}: one value only; a list is written {name}=[a,b]")
-    elif name in groups() and isinstance(override.value(), dict):
-        for key, value in flatten(override.value(), f"{name}."):
+    elif name in groups() and isinstance(tree := override.value(), dict):
+        for key, value in flatten(tree, f"{name}."):
             draft.key(key, value, ORIGIN)
     else:
         draft.key(name, override.value(), ORIGIN, word)

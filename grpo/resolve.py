@@ -98,7 +98,9 @@ def _read_config(file: str) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     # Resolved, since texts stand in it with their "${" escaped.
-    return _without_followers(dict(flatten(OmegaConf.to_container(OmegaConf.create(tree), resolve=True))))
+    resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
+    assert isinstance(resolved, dict)
+    return _without_followers(dict(flatten(resolved)))  # type: ignore[arg-type]
 
 
 def _file_origin(file: str) -> str:

@@ -137,7 +137,8 @@ def _state(path: Path) -> str:
     if (path / "summary.json").is_file():
         return "finished"
     begun = [path / "metrics.jsonl", path / "completions.jsonl"]
-    return "unfinished" if checkpoint_steps(path) or any(_has_bytes(file) for file in begun) else "new"
+    warmed = (path / "checkpoints" / "sft").is_dir()
+    return "unfinished" if warmed or checkpoint_steps(path) or any(_has_bytes(file) for file in begun) else "new"
 
 
 def _has_bytes(file: Path) -> bool:

@@ -55,7 +55,7 @@ def run_json(command: str, fingerprint: Mapping[str, str], earlier: Mapping[str,
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     record = {
         "launcher": "grpo",
-        "command": without_secrets(command),
+        "command": earlier["command"] if earlier else without_secrets(command),
         "started": earlier["started"] if earlier else now,
         "resumed": [*earlier["resumed"], {"at": now, "command": without_secrets(command)}] if earlier else [],
         "python": platform.python_version(),

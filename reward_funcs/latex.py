@@ -67,12 +67,12 @@ _FRACTIONS = [
 ]
 _ROW_BREAK = re.compile(r"\\\\(?:\[[^\]]{0,9}\])?")
 _COMMA_IN_A_NUMBER = re.compile(r" ?\{ ?, ?\} ?|,\s?\\!\s?")  # 14{,}916 and 14,\!916
-_BOLD = re.compile(r"\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
+_BOLD = re.compile(r"(?<!\w)\*\*([^*]{1,200})\*\*(?!\w)|(?<!\w)__([^_]{1,200})__(?!\w)")
 _ENDS = " \t\n.,;:?。；'\"`*_"
 _STARTS = _ENDS.replace(".", "")  # .5 is a number
 _BRACED_TOKEN = re.compile(r"\{([0-9A-Za-z])\}")
 _SPACE = re.compile(r"(?<![0-9]) | (?![0-9])")
-_QUOTIENT = re.compile(r"(-?)([^/+\-=<>,()]{1,60}|\([^/()]{1,60}\))/([0-9A-Za-z]{1,9}|\\[a-z]{2,5})")
+_QUOTIENT = re.compile(r"(-?)([^/+\-=<>,()]{1,60}|\([^/()]{1,60}\))/([0-9]{1,9}|[A-Za-z]|\\[a-z]{2,5})")
 _NEGATIVE_FRACTION = re.compile(r"\\frac\{-([^{}+\-]{1,60})\}|\\frac-([0-9A-Za-z])")
 _GREATER = re.compile(r"([^<>=]{1,200}?)(>|\\ge(?![a-z]))([^<>=]{1,200})")
 _WORD = re.compile(r"[A-Za-z ]{2,}")
@@ -117,7 +117,7 @@ def canonical(tidied: str) -> str:
 
     A space between digits stays, or `2 3` would become 23.
     """
-    if _WORD.fullmatch(tidied):
+    if _WORD.fullmatch(tidied) and not (tidied.isupper() and len(tidied) < 4):  # AB is a line, ab a product
         return tidied.casefold()
     text = tidied
     if (match := _GREATER.fullmatch(text)) and not re.search(r"\\[lgn]e(?![a-z])", match[1] + match[3]):
@@ -131,7 +131,6 @@ def canonical(tidied: str) -> str:
     text = _BRACED_TOKEN.sub(r"\1", text)
     text = _NEGATIVE_FRACTION.sub(lambda m: rf"-\frac{{{m[1]}}}" if m[1] else rf"-\frac{m[2]}", text)
     text = re.sub(r"\*(?=[A-Za-z(\\])", "", text)
-    text = re.sub(r"\((-?[0-9A-Za-z.]{1,30})\)(?=$)", r"\1", text) if text.startswith("(") else text
     return text.removeprefix("+")
 
 

@@ -13,7 +13,7 @@ import re
 import unicodedata
 
 from reward_funcs.markers import last_box, last_tag, phrases
-from reward_funcs.plain_text import ANSWER_LIMIT, spoken
+from reward_funcs.plain_text import ANSWER_LIMIT, plain, spoken
 
 _SENTENCE_END = re.compile(r"(?:(?<=\w\w)|(?<=[)\"'一-鿿]))[.!?](?=\s)|[。！？；!?](?=.)|;")
 _LEAST_WORDS_OF_A_SENTENCE = 3  # "positive. negative." are two labels, not a label and its explanation
@@ -68,7 +68,7 @@ def normalised(text: str) -> str:
     """
     if len(text) > ANSWER_LIMIT:
         return ""
-    text = _SEPARATED_DIGITS.sub("", unicodedata.normalize("NFKC", text).casefold())
+    text = _SEPARATED_DIGITS.sub("", unicodedata.normalize("NFKC", plain(text)).casefold())
     kept = "".join(_keep(text, i) for i in range(len(text)))
     bare = " ".join(_ARTICLES.sub(" ", kept).split()) or " ".join(kept.split())  # vitamin A: an article is all there is
     return _CJK.sub("", bare)
@@ -81,7 +81,7 @@ def _keep(text: str, i: int) -> str:
     before, behind = text[i - 1 : i], text[i + 1 : i + 2]
     if c == "." and behind.isdigit() and (before.isdigit() or not before.strip()):
         return c
-    if c in "-−" and behind.isdigit() and not before.isalnum():
+    if c == "-" and behind.isdigit() and not before.isalnum():
         return "-"
     return "" if c in "'’`." else " "
 

@@ -89,7 +89,9 @@ def same_unit(one: str, other: str) -> bool:
         return True  # $18 and 18 dollars per day
     if _base(one) in _KNOWN.values() and _base(other) in _KNOWN.values():
         return False
-    return one in other or other in one or bool(set(one.split()) & set(other.split()))
+    if not one.isascii() and not other.isascii():  # no spaces between Chinese words: 苹果 and 红苹果
+        return one in other or other in one
+    return bool(set(one.split()) & set(other.split()))
 
 
 def _base(name: str) -> str:
@@ -119,7 +121,8 @@ def _single(text: str, attached: bool) -> str | None:
     words = text.lower().replace("-", " ").split()
     if words[0].isascii() and len(words[0]) < 3 and not _known(words[0]):
         return None
-    counted = " ".join(_singular(word) for word in words).lstrip(_CLASSIFIERS)
+    names = [_known(word) if len(word) > 2 and len(words) > 1 else None for word in words]  # meters long
+    counted = " ".join(name or _singular(word) for name, word in zip(names, words, strict=True)).lstrip(_CLASSIFIERS)
     return _known(counted) or counted
 
 

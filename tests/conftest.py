@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parent.parent
 # Before any test imports a library that reads them: no test reaches a hub, and a machine's idle GPU changes nothing.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the embedded engine does for itself
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the embedded engine does for itself
 
 
 def _our_environment_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The README and docs pages as tests read them: their blocks, the files that they show, their commands and their links."""
+"""The READMEs and docs/ as tests read them: blocks, the files that a page shows, commands, links. Tries nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. language: what stands behind the fence; name: the file that the line above it names, or None."""
+    """One fenced block. language: what stands behind the fence; name: the file that the line above names, or None."""
 
     language: str
     name: str | None

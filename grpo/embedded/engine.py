@@ -104,9 +104,10 @@ class EmbeddedEngine:
 
     def train(self, run: Run) -> Result:
         """Train; raises EngineError, or Interrupted with a checkpoint written."""
-        # Before torch loads OpenMP: threads that wait by spinning made a step 4 to 7 times slower on a busy two-core
-        # machine (bench/threads.py). A user's own choice stands.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # Before torch loads OpenMP: threads that wait by spinning for long steal the core from whom they wait for when
+        # the machine is busy; threads that sleep at once wake too late when it is not (bench/threads.py has both).
+        # A user's own choice stands.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         from grpo.embedded.loop import train
 
         return train(run)

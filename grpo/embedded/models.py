@@ -31,7 +31,7 @@ def open_tokenizer(config: DictConfig, texts: Iterable[str], saved: Path | None)
 def open_model(config: DictConfig, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> PreTrainedModel:
     """The model at `source` (default: the one the user named), weights in float32. Raises EngineError."""
     model, scratch = config.actor_rollout_ref.model, config.launcher.scratch
-    source = source or model.path
+    source = str(source or model.path)
     if source == SCRATCH:
         return make_model(
             tokenizer,  # type: ignore[arg-type]
@@ -62,12 +62,12 @@ def make_policy(
             "neither the tokenizer nor the model's generation_config.json names an end-of-sequence token, so no "
             "response could ever end; set eos_token in tokenizer_config.json"
         )
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stop_ids[0]
+    pad: int = stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id  # type: ignore[assignment]
     return Policy(model, tokenizer, device, dtype, stop_ids, pad)
 
 
 def _check_sizes(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DictConfig, source: str) -> None:
-    rows = model.get_input_embeddings().num_embeddings
+    rows = int(model.get_input_embeddings().weight.shape[0])  # type: ignore[arg-type]
     if len(tokenizer) > rows:
         raise EngineError(
             f"{source}: the tokenizer has {len(tokenizer)} tokens and the model's embedding {rows}; "

@@ -45,7 +45,7 @@ class Encoder:
 
     def __call__(self, row: Mapping[str, Any]) -> Prompt | None:
         """The prompt, or None when it is too long and `truncation` leaves it out."""
-        text = self._tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        text = str(self._tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True))
         # A template writes the special tokens itself; plain text gets those that the tokenizer puts around any text.
         ids = self._tokenizer(text, add_special_tokens=self._plain)["input_ids"]
         if ids and self._plain and ids[-1] == self._tokenizer.eos_token_id:

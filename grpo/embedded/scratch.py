@@ -41,7 +41,7 @@ def make_tokenizer(vocabulary: str, texts: Iterable[str] = ()) -> Qwen2Tokenizer
             words[letters[: end + 1]] = None
     tokenizer = Qwen2Tokenizer(
         vocab={word: number for number, word in enumerate(words)},
-        merges=list(merges),
+        merges=list(merges),  # type: ignore[arg-type]
         unk_token=PAD,
         pad_token=PAD,
         eos_token=END,
@@ -59,6 +59,7 @@ def make_model(
             f"launcher.scratch.hidden_size={hidden_size} does not split into {num_heads} heads of even width; "
             f"try launcher.scratch.num_heads={max(1, hidden_size // 32)}"
         )
+    pad_id, end_id = (int(tokenizer.convert_tokens_to_ids(word)) for word in (PAD, END))  # type: ignore[arg-type]
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -68,14 +69,12 @@ def make_model(
         num_key_value_heads=num_heads,
         max_position_embeddings=max_length,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=pad_id,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=end_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config).float()
-    model.generation_config = GenerationConfig(
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, do_sample=True
-    )
+    model.generation_config = GenerationConfig(pad_token_id=pad_id, eos_token_id=end_id, do_sample=True)
     return model

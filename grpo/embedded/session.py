@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from data_prep.records import from_rows
 from grpo.atomic import atomic_write
 from grpo.embedded import checkpoint
 from grpo.embedded.evaluate import evaluate, score
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.outcome import Outcome, peak_rss_mb
 from grpo.embedded.policy import Policy
-from grpo.embedded.prompts import Encoder, Prompt, as_row, batches, hash_seed, streamed
+from grpo.embedded.prompts import Encoder, Prompt, batches, hash_seed, streamed
 from grpo.embedded.rollout import Rollouts, sample
 from grpo.embedded.settings import Settings
 from grpo.embedded.update import learning_rate, log_probs
@@ -77,8 +76,7 @@ class Session:
                 first_step=first,
             )
         else:
-            rows = (as_row(record, index) for index, record in enumerate(from_rows(self.run.records)))
-            source = streamed(rows, self.encoder, size=size, first_step=first)
+            source = streamed(self.run.records, self.encoder, size=size, first_step=first)
         self.progress.phase("train", self.total_steps, done=first)
         yield from zip(range(first + 1, self.total_steps + 1), source, strict=False)
 
@@ -140,7 +138,7 @@ class Session:
         self.progress.step(step, values)
         if settings.debug:
             for line in lines:
-                self.progress.note(f"{line['prompt']!r} -> {line['response']!r}  reward {line['reward']}")
+                self.progress.note(f"{line['prompt']!r} -> {line['response']!r}  reward {line['reward']:.6g}")
         if last or (settings.save_freq > 0 and step % settings.save_freq == 0):
             try:
                 self.save()

@@ -78,21 +78,22 @@ def curve(
     for logger in ("matplotlib", "matplotlib.font_manager"):
         logging.getLogger(logger).setLevel(logging.ERROR)  # "building the font cache" is no news to a user
     import matplotlib
+    from matplotlib import ticker
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         if logarithmic:
             axes.set_yscale("symlog", linthresh=1e-4)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.set_major_locator(matplotlib.ticker.FixedLocator([-1, -0.01, 0, 0.001, 0.01, 0.1, 1, 10]))
+            axes.yaxis.set_major_locator(ticker.FixedLocator([-1, -0.01, 0, 0.001, 0.01, 0.1, 1, 10]))
         _draw(axes, series, spread, healthy)
         axes.grid(axis="y", color=_GRID, linewidth=0.5)
         axes.set_axisbelow(True)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
         page = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(page, format="svg", transparent=True, metadata=nothing)

@@ -45,18 +45,17 @@ class TensorBoard:
     """Event files under OUTPUT/tensorboard, written by the viewer's own package: torch's writer would need torch."""
 
     def __init__(self, target: Target) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._event, self._summary = Event, Summary
         folder = target.output_dir / "tensorboard"
         self._writer = EventFileWriter(str(folder))
         if target.resume_step is not None:
             # Tells the viewer to forget what an interrupted run had drawn after its checkpoint.
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.add_event(
-                event_pb2.Event(wall_time=time.time(), step=target.resume_step + 1, session_log=start)
-            )
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=target.resume_step + 1, session_log=start))
         target.say(f"tensorboard: tensorboard --logdir '{folder}'")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

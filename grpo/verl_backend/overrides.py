@@ -1,6 +1,6 @@
 """A run's settings as the Hydra overrides of verl's trainer. Leaves out what verl cannot do (engine.py refuses that).
 
-verl's defaults are kept silent: only what differs from them is said, then what the user wrote for verl alone.
+verl's defaults are kept silent: what differs from them is said, and all that the user asked for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ def overrides(run: Run) -> list[str]:
     words = [
         f"{'' if key in known else '+'}{key}={hydra_value(value)}"
         for key, value in settings(run).items()
-        if key not in known or known[key] != value
+        if key not in known or known[key] != value or _asked_for(key, run)
     ]
     return words + [_fitting(key, text) for key, text in run.passthrough.items()]
+
+
+def _asked_for(key: str, run: Run) -> bool:
+    return not run.origins.get(key, "default").startswith(("default", "recipe", "launcher"))
 
 
 def settings(run: Run) -> dict[str, Any]:

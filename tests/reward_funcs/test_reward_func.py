@@ -52,24 +52,20 @@ def test_a_ground_truth_may_be_a_number_but_not_missing():
         compute_score("math", None, "5")
 
 
-def test_importing_the_rewards_loads_the_standard_library_only_and_at_once():
+def test_importing_the_rewards_loads_the_standard_library_only_and_at_once(repo):
     # CPU time of the import, best of five: other work on the machine is not the import's fault. 29 ms were measured.
     program = (
-        "import sys, time; before = time.process_time(); import reward_funcs; "
-        "print(time.process_time() - before, *{name.partition('.')[0] for name in sys.modules})"
+        "import sys, time; had = set(sys.modules); before = time.process_time(); import reward_funcs; "
+        "print(time.process_time() - before, *{name.partition('.')[0] for name in set(sys.modules) - had})"
     )
     runs = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(5)
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=repo, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(5)
     ]
-    assert min(float(run.stdout.split()[0]) for run in runs) < 0.05
-    loaded = set(runs[0].stdout.split()[1:])
-    site = {name for name in loaded if name.startswith(("_distutils", "distutils", "_virtualenv", "__editable"))}
-    assert loaded - site <= set(sys.stdlib_module_names) | {
-        "__main__",
-        "reward_funcs",
-        "sitecustomize",
-        "usercustomize",
-    }
+    assert min(float(run[0]) for run in runs) < 0.05
+    assert set(runs[0][1:]) <= set(sys.stdlib_module_names) | {"reward_funcs"}
 
 
 def test_every_gsm8k_answer_scores_one_by_its_own_reward(shared):

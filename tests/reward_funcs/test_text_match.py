@@ -46,6 +46,8 @@ QUESTIONS = [
     ("3.5", "35", WRONG),
     ("-5", "5", WRONG),
     ("5%", "5", WRONG),
+    ("½", "½", RIGHT),
+    ("10²", "102", WRONG),
     ("1,000", "1000", RIGHT),
     ("Beyoncé", "BEYONCÉ", RIGHT),
     ("北京", "北京", RIGHT),
