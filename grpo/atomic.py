@@ -19,12 +19,12 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    fsync_dir(path.parent)
+    fsync(path.parent)
 
 
-def fsync_dir(folder: Path) -> None:
-    """Make a rename, a new or a deleted name in `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Make a file's bytes, or a folder's names (renamed, new, deleted), survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

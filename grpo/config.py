@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.flags import REPO, Given, nearest
-from grpo.unlisted import hydra_literal, refused_by_verl
+from grpo.hydra_text import hydra_value
+from grpo.unlisted import refused_by_verl
 from grpo.values import (
     WrongKind,
     absolute,
@@ -129,7 +130,7 @@ class Draft:
                 first = next(name for name in defaults() if name.startswith(key + "."))
                 self.problems.append(f"{key} ({origin}) is a group of keys, not a value; for example {first}=...")
         else:
-            self.unlisted(key, origin, override or f"++{key}={hydra_literal(value)}")
+            self.unlisted(key, origin, override or f"++{key}={hydra_value(value, references=True)}")
 
     def unlisted(self, key: str, origin: str, override: str) -> None:
         """A key that is not in grpo.yaml: verl's, or a mistake."""

@@ -18,6 +18,8 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from grpo.hydra_text import leaves
+
 _PACKAGES = (
     "torch",
     "transformers",
@@ -38,7 +40,7 @@ _SECRET_WORD = re.compile(r"(?i)((?:token|api_?key|passw(?:or)?d|secret)['\"]?\s
 
 def flat(config: DictConfig) -> dict[str, Any]:
     """Dotted key -> resolved value, in the file's order; lists and empty mappings are values."""
-    return dict(_leaves(_plain_tree(config), ""))
+    return dict(leaves(_plain_tree(config)))
 
 
 def config_yaml(config: DictConfig, origins: Mapping[str, str]) -> str:
@@ -84,14 +86,6 @@ def _plain_tree(config: DictConfig) -> dict[Any, Any]:
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
     return tree
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _yaml_lines(node: Mapping[Any, Any], origins: Mapping[str, str], prefix: str, depth: int) -> Iterator[str]:

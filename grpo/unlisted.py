@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from grpo.flags import by_spelling, nearest
-from grpo.values import defaults, shown
+from grpo.values import defaults
 
 # Names that older versions of verl read and that 0.9.1 ignores without a word, or no longer has (some of its examples
 # still show them) -> what they are called now.
@@ -25,18 +24,6 @@ RENAMED = {
     "ray_init.num_cpus": "ray_kwargs.ray_init.num_cpus",
     "trainer.val_generations_to_log_to_wandb": "trainer.log_val_generations",
 }
-
-
-def hydra_literal(value: Any) -> str:
-    """A value in Hydra's override grammar: texts always quoted, so that no character of theirs means anything."""
-    if isinstance(value, str):
-        backslashes = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
-        return f"'{backslashes}'"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{hydra_literal(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(hydra_literal, value)) + "]"
-    return shown(value)
 
 
 def refused_by_verl(key: str, *, added: bool) -> str | None:

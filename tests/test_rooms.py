@@ -27,16 +27,17 @@ MAY_IMPORT = {
     "main": MAIN_MAY,
     "commands": MAIN_MAY,
     # resolve.py reads a stored run for a bare --resume; the keys that verl knows are a list, not the engine.
-    "config": {"verl_backend.keys", "run_dir"},
-    "run_dir": {"config", "atomic"},
+    "config": {"verl_backend.keys", "run_dir", "hydra_text"},
+    "run_dir": {"config", "atomic", "hydra_text"},
     "engine": set(),
     "atomic": set(),
+    "hydra_text": set(),
     "algorithm": set(),
     "metrics": {"atomic"},
     "report": {"metrics", "atomic"},
     # A run ends with its report, so the engine has it written.
     "embedded": {"engine", "algorithm", "metrics", "data_prep", "reward_funcs", "atomic", "report"},
-    "verl_backend": {"engine", "metrics", "reward_funcs", "atomic"},
+    "verl_backend": {"engine", "metrics", "reward_funcs", "atomic", "hydra_text"},
     "data_prep": set(),
     "reward_funcs": set(),
 }

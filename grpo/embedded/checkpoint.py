@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.atomic import atomic_write, fsync_dir
+from grpo.atomic import atomic_write, fsync
 from grpo.embedded.policy import Policy
 
 MANIFEST, STATE, OPTIMIZER = "manifest.json", "trainer_state.json", "optimizer.safetensors"
@@ -71,13 +71,13 @@ def publish(folder: Path, name: str, write: Callable[[Path], None], *, needs: in
         manifest = {str(path.relative_to(building)): [path.stat().st_size, _sha256(path)] for path in files}
         atomic_write(building / MANIFEST, json.dumps(manifest, indent=1))
         for path in files:
-            _fsync(path)
-        fsync_dir(building)
+            fsync(path)
+        fsync(building)
         replaced = final.exists()
         if replaced:
             os.rename(final, folder / f".{name}.replaced")
         os.rename(building, final)
-        fsync_dir(folder)
+        fsync(folder)
         if replaced:
             shutil.rmtree(folder / f".{name}.replaced")
     except (OSError, SafetensorError) as error:
@@ -167,11 +167,3 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

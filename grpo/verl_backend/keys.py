@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from grpo.hydra_text import leaves
 
 VERL_VERSION = "0.9.1"
 SNAPSHOT = Path(__file__).with_name(f"verl_{VERL_VERSION.replace('.', '_')}.json")
@@ -43,15 +45,7 @@ def compose(folder: Path, overrides: list[str]) -> dict[str, Any]:
 
     with initialize_config_dir(str(folder.resolve()), version_base=None):
         config = hydra_compose("ppo_trainer", overrides)
-    return dict(_leaves(OmegaConf.to_container(config, resolve=False), ""))
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return dict(leaves(OmegaConf.to_container(config, resolve=False)))
 
 
 def _write_snapshot() -> None:

@@ -5,14 +5,14 @@ verl's defaults are kept silent: what differs from them is said, and all that th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grpo.engine import Run
+from grpo.hydra_text import hydra_value, leaves
 from grpo.verl_backend.keys import verl_keys
 
 REPO = Path(__file__).resolve().parents[2]
@@ -24,8 +24,6 @@ RUNTIME = "ray_kwargs.ray_init.runtime_env.env_vars"
 
 # Already done when the prompts were written to the parquet files that verl reads.
 _DONE_BEFORE = ("data.train_max_samples", "data.val_max_samples")
-_PLAIN_TEXT = re.compile(r"[A-Za-z/][\w./-]*", re.ASCII)  # needs no quotes in Hydra's grammar
-_NOT_TEXT = {"null", "true", "false", "inf", "nan"}
 
 
 def overrides(run: Run) -> list[str]:
@@ -47,7 +45,7 @@ def settings(run: Run) -> dict[str, Any]:
     """verl's key -> value for every key that this run decides; null means what verl does by itself."""
     ours = {
         key: value
-        for key, value in _leaves(run.config)
+        for key, value in leaves(OmegaConf.to_container(run.config, resolve=True))
         if not key.startswith("launcher.") and key not in _DONE_BEFORE and value is not None
     }
     decided = ours | _translated(run)
@@ -55,26 +53,6 @@ def settings(run: Run) -> dict[str, Any]:
         if key not in run.passthrough:
             decided[key] = value
     return decided
-
-
-def hydra_value(value: Any) -> str:
-    """A value in Hydra's override grammar that arrives as it is, whatever characters it has."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "True", False: "False"}[value]
-    if isinstance(value, str):
-        return value if _PLAIN_TEXT.fullmatch(value) and value.lower() not in _NOT_TEXT else _quoted(value)
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{hydra_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(hydra_value, value)) + "]"
-    return repr(value)
-
-
-def _quoted(text: str) -> str:
-    # OmegaConf would follow `${`; to Hydra a backslash counts only before a quote and at the end.
-    text = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
-    text = re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), text)
-    return f'"{text}"'
 
 
 def _translated(run: Run) -> dict[str, Any]:
@@ -128,14 +106,3 @@ def _fitting(key: str, override: str) -> str:
     if override.startswith(("~", "++")) or known != override.startswith("+"):
         return override
     return override[1:] if known else f"+{override}"
-
-
-def _leaves(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in node.items():
-            if isinstance(value, dict) and value:
-                yield from walk(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", value
-
-    return walk(OmegaConf.to_container(config, resolve=True), "")

@@ -10,8 +10,9 @@ from omegaconf.errors import ReadonlyConfigError
 
 from grpo import flags
 from grpo.config import ConfigError, Draft, Settings, read_recipe, read_yaml, recipe_files, recipe_line
+from grpo.hydra_text import hydra_value
 from grpo.resolve import Resolved, resolve
-from grpo.unlisted import RENAMED, hydra_literal
+from grpo.unlisted import RENAMED
 from grpo.values import WrongKind, convert, defaults
 from grpo.verl_backend.keys import verl_keys
 
@@ -316,8 +317,8 @@ def test_a_key_that_only_verl_knows_is_kept_for_it_word_for_word(in_folder: Path
 def test_a_verl_key_from_a_file_becomes_an_override(in_folder: Path):
     Path("my.yaml").write_text('trainer: {balance_batch: false, rollout_data_dir: "it\'s"}\n')
     assert settings("--config", "my.yaml").passthrough == {
-        "trainer.balance_batch": "++trainer.balance_batch=false",
-        "trainer.rollout_data_dir": "++trainer.rollout_data_dir='it\\'s'",
+        "trainer.balance_batch": "++trainer.balance_batch=False",
+        "trainer.rollout_data_dir": '++trainer.rollout_data_dir="it\'s"',
     }
 
 
@@ -341,7 +342,7 @@ def test_an_override_that_we_write_is_read_back_by_hydra_as_the_same_value():
         "",
     ]
     for value in values:
-        read = OverridesParser.create().parse_override(f"++a.b={hydra_literal(value)}").value()
+        read = OverridesParser.create().parse_override(f"++a.b={hydra_value(value, references=True)}").value()
         assert read == value
         assert type(read) is type(value)
 

@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Run
+from grpo.hydra_text import hydra_value
 from grpo.verl_backend import keys
-from grpo.verl_backend.overrides import PLAIN_TEMPLATE, SHIPPED_REWARD, hydra_value, overrides
+from grpo.verl_backend.overrides import PLAIN_TEMPLATE, SHIPPED_REWARD, overrides
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 ODD = [
