@@ -70,7 +70,7 @@ def _number(value: float | None) -> str:
 
 
 def _short(text: object) -> str:
-    line = " ".join(str(text).split())
+    line = " ".join(str(text).split()) or "(empty)"
     return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."
 
 

@@ -94,10 +94,11 @@ def _open_policy(
     texts += [text for record in demonstrations for text in (record.prompt[-1]["content"], record.ground_truth)]
     tokenizer = open_tokenizer(config, texts, saved)
     model = open_model(config, tokenizer, str(saved) if saved else None)
-    if config.actor_rollout_ref.model.enable_gradient_checkpointing:
-        model.gradient_checkpointing_enable()
     device = choose_device(config.trainer.device)
-    return make_policy(model, tokenizer, device, choose_dtype(dtype, device))
+    policy = make_policy(model, tokenizer, device, choose_dtype(dtype, device))
+    if config.actor_rollout_ref.model.enable_gradient_checkpointing:
+        policy.recompute_activations()
+    return policy
 
 
 def _encode(

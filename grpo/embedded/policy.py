@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpo.algorithm import entropy_of, log_probs_of
 
@@ -33,6 +35,7 @@ class Policy:
     def __post_init__(self) -> None:
         self.model.to(self.device)  # type: ignore[arg-type]
         self.model.eval()
+        self._recomputed: list[torch.nn.Module] = []
         self._last_logits_only = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def arithmetic(self) -> contextlib.AbstractContextManager:
@@ -40,6 +43,27 @@ class Policy:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def recompute_activations(self) -> None:
+        """From now on recompute the layers' activations in the backward pass instead of keeping them."""
+        self.model.gradient_checkpointing_enable()
+        self._recomputed = [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+        for layer in self._recomputed:  # the dropout of the layer itself; that of its parts stays in evaluation mode
+            for name, value in vars(layer).items():
+                if "dropout" in name and isinstance(value, float):
+                    setattr(layer, name, 0.0)
+
+    @contextlib.contextmanager
+    def _recomputing(self) -> Iterator[bool]:
+        """While a gradient is wanted: transformers recomputes in training mode only, and then keeps no KV cache."""
+        wanted = bool(self._recomputed) and torch.is_grad_enabled()
+        for layer in self._recomputed:
+            layer.training = wanted
+        try:
+            yield wanted
+        finally:
+            for layer in self._recomputed:
+                layer.training = False
 
     def read_prompts(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:
         """Run the prompts once. ids, mask: [P, L]. Returns the logits after the prompt [P, V] and the KV cache."""
@@ -69,8 +93,8 @@ class Policy:
         A prompt is run once for its whole group, in the backward pass too, wherever the model's cache allows it.
         """
         n = len(response_ids) // len(prompt_ids)
-        with self.arithmetic():
-            if n > 1 and self._can_share_prompts():
+        with self.arithmetic(), self._recomputing() as recomputing:
+            if n > 1 and not recomputing and self._can_share_prompts():
                 logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
             else:
                 logits = self._logits_plain(prompt_ids, prompt_mask, response_ids, response_mask, n)
@@ -80,9 +104,8 @@ class Policy:
         return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
 
     def _can_share_prompts(self) -> bool:
-        """Not when layers are recomputed (they may not keep a cache) or keep only a window of it."""
-        layers = DynamicCache(config=self.model.config).layers
-        return not self.model.is_gradient_checkpointing and all(type(layer) is DynamicLayer for layer in layers)
+        """Not when a layer keeps only a window of the cache."""
+        return all(type(layer) is DynamicLayer for layer in DynamicCache(config=self.model.config).layers)
 
     def _logits_shared(self, prompt_ids, prompt_mask, response_ids, response_mask, n: int) -> torch.Tensor:
         first, cache = self.read_prompts(prompt_ids, prompt_mask)  # [P, V]

@@ -81,3 +81,26 @@ def test_bfloat16_arithmetic_stays_close_and_keeps_float32_weights_and_gradients
     assert 1e-4 < difference < 0.5
     rough.sum().backward()
     assert all(weight.grad.dtype == weight.dtype == torch.float32 for weight in policy.model.parameters())
+
+
+def test_recomputed_activations_are_recomputed_and_change_no_gradient(policy):  # S0-35
+    rollouts = sample(policy, ids(policy, "1+2=?", "33+4=?"), Sampling(n=2, max_length=12), seed=4)
+    calls, grads = [], []
+    policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+    for recompute in (False, True):
+        if recompute:
+            policy.recompute_activations()
+        policy.model.zero_grad()
+        calls.clear()
+        log_probs, _ = policy.log_probs(
+            rollouts.prompt_ids, rollouts.prompt_mask, rollouts.response_ids, rollouts.response_mask, temperature=1.0
+        )
+        forward = len(calls)
+        (log_probs * rollouts.response_mask).sum().backward()
+        assert len(calls) - forward == (1 if recompute else 0)
+        grads.append([weight.grad.clone() for weight in policy.model.parameters()])
+    calls.clear()
+    again = sample(policy, ids(policy, "1+2=?", "33+4=?"), Sampling(n=2, max_length=12), seed=4)
+    assert torch.equal(again.response_ids, rollouts.response_ids)  # sampling still has its cache
+    for one, other in zip(*grads, strict=True):
+        assert_close(one, other, atol=2e-4, rtol=1e-4)
