@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STAGES = {"start": "before", "sft": "after SFT", "final": "after GRPO"}
+EXAMPLE_ROWS = (("prompt", "prompt"), ("ground_truth", "expected"), ("first", "first"), ("last", "last"))
 LONGEST_TEXT = 200  # characters of a prompt or response
 
 
@@ -44,13 +45,14 @@ def example_lines(summary: Mapping[str, Any]) -> list[str]:
     example = summary.get("example")
     if not example:
         return []
-    rows = [("prompt", "prompt"), ("expected", "ground_truth"), ("first", "first"), ("last", "last")]
-    return ["", *(f"{title:<10}{_short(example[key])}" for title, key in rows if example.get(key) is not None)]
+    return ["", *(f"{word:<10}{_short(example[key])}" for key, word in EXAMPLE_ROWS if example.get(key) is not None)]
 
 
 def places(result: Result) -> list[str]:
     """Where the results are, from the folder one stands in."""
-    rows = [("model", Path(result.checkpoint)), ("report", result.report)]
+    model = Path(result.checkpoint)
+    saved = model.parent / f"global_step_{result.summary.get('steps')}"
+    rows = [("model", model), ("state", saved if saved.is_dir() else None), ("report", result.report)]
     return [f"{name:<10}{_near(path)}" for name, path in rows if path is not None]
 
 

@@ -221,11 +221,17 @@ def test_an_epoch_of_gsm8k_has_the_steps_that_the_batches_page_says(batch: str, 
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_the_expected_output_has_the_form_of_the_table_at_the_end_of_a_run(page: str, tmp_path: Path) -> None:
+def test_the_expected_output_has_the_form_of_the_table_at_the_end_of_a_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S2-04"""
+    monkeypatch.chdir(tmp_path)
+    shown = next(block.text for block in blocks(page) if block.language == "text")
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split(maxsplit=1)) == 2)
+    example = {key: lines[word] for key, word in final.EXAMPLE_ROWS}
+    Path(lines["state"]).mkdir(parents=True)
     numbers = {"start": 0.0, "sft": 0.4, "final": 0.8}
-    example = {"prompt": "请计算：48 + 37 = ?\n", "ground_truth": "85", "first": "...", "last": "..."}
-    summary = {"accuracy": numbers, "reward_mean": numbers, "example": example}
+    summary = {"accuracy": numbers, "reward_mean": numbers, "example": example, "steps": 40}
     result = Result(summary, Path("outputs/checkpoints/final").absolute(), Path("outputs/report.html").absolute())
     config = resolve(parse([]), {}).settings().config()
     run = Run(config=config, origins={}, output_dir=tmp_path, train=None, val=tmp_path, recipe="demo")
@@ -236,7 +242,6 @@ def test_the_expected_output_has_the_form_of_the_table_at_the_end_of_a_run(page:
         text = re.sub(r"\d\.\d+|@@\w+@@", "#", text)
         return [line.split() for line in text.splitlines() if line.strip()]
 
-    shown = next(block.text for block in blocks(page) if block.language == "text")
     assert without_numbers(shown) == without_numbers(printed.getvalue())
 
 
