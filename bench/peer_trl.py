@@ -20,19 +20,21 @@ from small_reward import compute_score
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-# What a user may set. `plain` is TRL as it comes, but for fp32 (its default is bf16) and the size of the batch: 8
-# responses at a time, activations recomputed. The others are tried by `bench/embedded.py --peers`.
-WHOLE = {"per_device_train_batch_size": 64, "gradient_checkpointing": False}
+# What a user may set. `plain` is TRL as it comes, but for fp32 (its default is bf16) and 8 prompts a step: 8 responses
+# at a time, activations recomputed. The others are tried with `bench/embedded.py --peers`; `fast` is the fastest found.
+ROWS64 = {"per_device_train_batch_size": 64, "gradient_checkpointing": False}
+ROWS16 = ROWS64 | {"per_device_train_batch_size": 16}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "fast": WHOLE,
-    "spinning": WHOLE,  # with OpenMP's threads as they come: they spin while they wait
-    "fast32": WHOLE | {"per_device_train_batch_size": 32},
-    "fast16": WHOLE | {"per_device_train_batch_size": 16},
-    "fast8": WHOLE | {"per_device_train_batch_size": 8},
-    "static": WHOLE | {"cache_implementation": "static"},
-    "continuous": WHOLE | {"use_transformers_continuous_batching": True},
-    "compile": WHOLE | {"torch_compile": True},
+    "fast": ROWS16 | {"torch_compile": True},
+    "rows64": ROWS64,
+    "rows32": ROWS64 | {"per_device_train_batch_size": 32},
+    "rows16": ROWS16,
+    "rows8": ROWS64 | {"per_device_train_batch_size": 8},
+    "compile": ROWS64 | {"torch_compile": True},
+    "static": ROWS64 | {"cache_implementation": "static"},
+    "continuous": ROWS64 | {"use_transformers_continuous_batching": True},
+    "spinning": ROWS64,  # with OpenMP's threads as they come: they spin while they wait
 }
 
 

@@ -231,7 +231,8 @@ def test_the_expected_output_has_the_form_of_the_table_at_the_end_of_a_run(
     example = {key: lines[word] for key, word in final.EXAMPLE_ROWS}
     Path(lines["state"]).mkdir(parents=True)
     numbers = {"start": 0.0, "sft": 0.4, "final": 0.8}
-    summary = {"accuracy": numbers, "reward_mean": numbers, "example": example, "steps": 40}
+    summary = {"accuracy": numbers, "reward_mean": numbers, "example": example}
+    summary["steps"] = int(lines["state"].rpartition("_")[2])
     result = Result(summary, Path("outputs/checkpoints/final").absolute(), Path("outputs/report.html").absolute())
     config = resolve(parse([]), {}).settings().config()
     run = Run(config=config, origins={}, output_dir=tmp_path, train=None, val=tmp_path, recipe="demo")
