@@ -1,8 +1,8 @@
-"""Trains twice with the same command: once undisturbed, once killed at random moments and started again each time.
+"""Trains with the same command undisturbed, and killed at random moments and started again each time.
 
     python killed_run.py FOLDER KILLS SEED -- ARGUMENTS OF ./train.sh
 
-Prints JSON: how many kills hit, and the exit code of the last start. Run by test_resume.py as a process of its own,
+Prints JSON: how many kills hit, in how many runs. Run by test_resume.py as a process of its own,
 which imports everything once and forks: a start then costs no imports, so that kills fall into training.
 """
 
@@ -36,26 +36,36 @@ def start(arguments: list[str], folder: Path) -> int:
 
 
 def run(root: Path, kills: int, seed: int, arguments: list[str]) -> dict[str, int]:
-    """Both runs, in root/whole and root/killed."""
+    """The undisturbed run in root/whole; killed ones in root/killed_1, root/killed_2, ... until `kills` kills have hit.
+
+    A run that gets to its end between two kills is followed by another one from the start.
+    """
     began = time.monotonic()
     _, status = os.waitpid(start(arguments, root / "whole"), 0)
     whole_seconds = time.monotonic() - began
     assert os.waitstatus_to_exitcode(status) == 0, (root / "whole.log").read_text()
 
-    moments, hit = random.Random(seed), 0
-    while True:
-        child = start(arguments, root / "killed")
-        until = time.monotonic() + moments.uniform(0, 0.9 * whole_seconds) if hit < kills else float("inf")
-        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
-            if time.monotonic() > until:
-                os.kill(child, signal.SIGKILL)
-                done = os.waitpid(child, 0)
-                break
-            time.sleep(0.002)
-        code = os.waitstatus_to_exitcode(done[1])
-        if code != -signal.SIGKILL:
-            return {"kills": hit, "code": code}
-        hit += 1
+    moments, hit, runs = random.Random(seed), 0, 0
+    while hit < kills:
+        runs += 1
+        code = -signal.SIGKILL
+        while code == -signal.SIGKILL:
+            until = time.monotonic() + moments.uniform(0, 0.9 * whole_seconds)
+            code = _killed_at(start(arguments, root / f"killed_{runs}"), until)
+            hit += code == -signal.SIGKILL
+        assert code == 0, (root / f"killed_{runs}.log").read_text()
+    return {"kills": hit, "runs": runs}
+
+
+def _killed_at(child: int, until: float) -> int:
+    """The exit code of the child, which is killed at the moment `until`."""
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            done = os.waitpid(child, 0)
+            break
+        time.sleep(0.002)
+    return os.waitstatus_to_exitcode(done[1])
 
 
 if __name__ == "__main__":

@@ -68,16 +68,17 @@ def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_weights(tmp_pa
         text=True,
         check=False,
     )
-    log = (tmp_path / "killed.log").read_text(encoding="utf-8")
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
-    assert outcome["code"] == 0, log[-3000:]
-    assert outcome["kills"] >= kills / 2  # a kill that comes after the end counts for nothing
-    assert "going on after step" in log
+    assert outcome["kills"] >= kills
+    logs = [(tmp_path / f"killed_{number + 1}.log").read_text(encoding="utf-8") for number in range(outcome["runs"])]
+    assert any("going on after step" in log for log in logs)
     assert [line["step"] for line in _metrics(tmp_path / "whole")] == list(range(9))
-    _same_outcome(tmp_path / "whole", tmp_path / "killed")
-    left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir())
-    assert left == ["final", "global_step_7", "global_step_8", "sft"]
+    for number in range(outcome["runs"]):
+        killed = tmp_path / f"killed_{number + 1}"
+        _same_outcome(tmp_path / "whole", killed)
+        left = sorted(path.name for path in (killed / "checkpoints").iterdir())
+        assert left == ["final", "global_step_7", "global_step_8", "sft"]
 
 
 def _start(repo: Path, folder: Path, *arguments: str) -> subprocess.Popen:
