@@ -59,13 +59,20 @@ def main() -> None:
                 scratch = folder / f"{side}-{number}"
                 scratch.mkdir()
                 if side == "ours":
-                    run = run_ours(folder, scratch, shape, given.threads)
+                    run = run_ours(folder, scratch, shape, given.threads, given.set)
                 else:
                     run = run_trl(trl_python, side, folder, scratch, shape, given.threads)
                 results.append(run)
                 own, others = median(run["seconds"][given.warmup :]), run["others"]
                 print(f"{own:.2f} s a step" + (f", others used {others:.0%} of the machine" if others else ""))
-    record = {"shape": shape, "model": model, "machine": facts, "warmup": given.warmup, "rounds": given.rounds}
+    record = {
+        "shape": shape,
+        "model": model,
+        "set": given.set,
+        "machine": facts,
+        "warmup": given.warmup,
+        "rounds": given.rounds,
+    }
     record |= {"sides": {side: summary(results, given.warmup) for side, results in runs.items()}, "runs": runs}
     text = table(record)
     print("\n" + text)
@@ -87,6 +94,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peers", default="plain,fast", help="names in SETTINGS of bench/peer_trl.py; '' = ours alone")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for our engine")
     parser.add_argument("--record", action="store_true", help="write bench/results/embedded.{json,md}")
     given = parser.parse_args()
     if min(given.steps, given.rounds) < 1 or given.warmup < 0:
@@ -94,7 +102,7 @@ def options() -> argparse.Namespace:
     return given
 
 
-def run_ours(folder: Path, scratch: Path, shape: dict[str, Any], threads: int) -> dict[str, Any]:
+def run_ours(folder: Path, scratch: Path, shape: dict[str, Any], threads: int, overrides: list[str]) -> dict[str, Any]:
     """A run of the product as a user starts it; seconds and lengths as it wrote them down."""
     out, rows = scratch / "out", shape["prompts"] * shape["n"]
     flags = {
@@ -106,7 +114,7 @@ def run_ours(folder: Path, scratch: Path, shape: dict[str, Any], threads: int) -
         "test_freq": -1, "report_to": "file", "seed": shape["seed"], "output_dir": out,
     }  # fmt: skip
     words = [f"--{name}={value}" for name, value in flags.items()]
-    words += ["trainer.val_before_train=false", "actor_rollout_ref.model.custom_chat_template=plain"]
+    words += ["trainer.val_before_train=false", "actor_rollout_ref.model.custom_chat_template=plain", *overrides]
     run = watch([sys.executable, "-m", "grpo", *words], scratch, threads, {"PYTHONPATH": str(REPO)})
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     lengths = dict.fromkeys((step["step"] for step in steps), 0)
@@ -226,6 +234,8 @@ def table(record: dict[str, Any]) -> str:
         )
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     measured = record["rounds"] * (shape["steps"] - record["warmup"])
+    if record["set"]:
+        text += f"\n\nOurs with {' '.join(record['set'])}."
     text += (
         f"\n\n{record['model']['weights']:,} weights, {shape['prompts']} prompts x {shape['n']} responses x "
         f"{shape['response_tokens']} tokens; medians of {measured} steps in {record['rounds']} processes of each side, "

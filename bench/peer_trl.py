@@ -21,16 +21,14 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 # What a user may set. `plain` is TRL as it comes, but for fp32 (its default is bf16) and 8 prompts a step: 8 responses
-# at a time, activations recomputed. The others are tried with `bench/embedded.py --peers`; `fast` is the fastest found.
+# at a time, activations recomputed. `fast` is the fastest found that also holds the least memory; bench/README.md says
+# what the others, tried with `bench/embedded.py --peers`, did.
 ROWS64 = {"per_device_train_batch_size": 64, "gradient_checkpointing": False}
-ROWS16 = ROWS64 | {"per_device_train_batch_size": 16}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "fast": ROWS16 | {"torch_compile": True},
-    "rows64": ROWS64,
-    "rows32": ROWS64 | {"per_device_train_batch_size": 32},
-    "rows16": ROWS16,
+    "fast": ROWS64 | {"per_device_train_batch_size": 16},
     "rows8": ROWS64 | {"per_device_train_batch_size": 8},
+    "rows64": ROWS64,
     "compile": ROWS64 | {"torch_compile": True},
     "static": ROWS64 | {"cache_implementation": "static"},
     "continuous": ROWS64 | {"use_transformers_continuous_batching": True},

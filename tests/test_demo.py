@@ -69,7 +69,7 @@ def test_the_demo_learns_to_carry_and_says_so(repo, in_folder):  # S2-04, S2-11,
     answer = _answers(out / "checkpoints" / "final", "请计算：47 + 38 = ?")
     assert "=" in answer  # it works the sum out
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == [
-        "final", "global_step_40", "global_step_60", "sft",
+        "final", "global_step_40", "global_step_50", "sft",
     ]  # fmt: skip
 
 

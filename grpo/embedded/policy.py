@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpo.algorithm import entropy_of, log_probs_of
+from grpo.embedded.cache import growing_cache
 
 
 @dataclass
@@ -67,7 +68,8 @@ class Policy:
 
     def read_prompts(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:
         """Run the prompts once. ids, mask: [P, L]. Returns the logits after the prompt [P, V] and the KV cache."""
-        cache = DynamicCache(config=self.model.config)
+        make = DynamicCache if torch.is_grad_enabled() else growing_cache
+        cache = make(config=self.model.config)
         only_last = {"logits_to_keep": 1} if self._last_logits_only else {}
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         out = self.model(
