@@ -130,11 +130,13 @@ class Draft:
                 first = next(name for name in defaults() if name.startswith(key + "."))
                 self.problems.append(f"{key} ({origin}) is a group of keys, not a value; for example {first}=...")
         else:
-            self.unlisted(key, origin, override or f"++{key}={hydra_value(value, references=True)}")
+            # A file cannot say `+` for "this is new on purpose", so there a key like a known one is a mistake sooner.
+            likeness = 0.6 if override is None else 0.8
+            self.unlisted(key, origin, override or f"++{key}={hydra_value(value, references=True)}", likeness)
 
-    def unlisted(self, key: str, origin: str, override: str) -> None:
+    def unlisted(self, key: str, origin: str, override: str, likeness: float = 0.8) -> None:
         """A key that is not in grpo.yaml: verl's, or a mistake."""
-        reason = refused_by_verl(key, added=override.startswith("+"))
+        reason = refused_by_verl(key, added=override.startswith("+"), likeness=likeness)
         if reason is None:
             self.passthrough[key] = override
             self.origins[key] = origin

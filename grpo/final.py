@@ -36,8 +36,16 @@ def show(result: Result, run: Run, to: Console | None = None) -> None:
         table.add_row(title, *(_number(summary.get(measure, {}).get(name)) for name in stages))
     console.print()
     console.print(table)
-    for line in [*example_lines(summary), "", *places(result), "", next_command(run)]:
+    for line in [*no_signal(summary), *example_lines(summary), "", *places(result), "", next_command(run)]:
         console.print(Text(line))
+
+
+def no_signal(summary: Mapping[str, Any]) -> list[str]:
+    """A line when no evaluated response was ever rewarded: then there was nothing to learn from."""
+    rewards = summary.get("reward_mean", {}).values()
+    if not rewards or any(rewards):
+        return []
+    return ["", "warning   every reward was 0: see 'When something is wrong' in README.md, or try again with --debug"]
 
 
 def example_lines(summary: Mapping[str, Any]) -> list[str]:

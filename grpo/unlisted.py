@@ -26,8 +26,12 @@ RENAMED = {
 }
 
 
-def refused_by_verl(key: str, *, added: bool) -> str | None:
-    """Why a key that is not ours cannot go to verl either, or None. added: written +key or ++key, so it may be new."""
+def refused_by_verl(key: str, *, added: bool, likeness: float = 0.8) -> str | None:
+    """Why a key that is not ours cannot go to verl either, or None.
+
+    added: it may be new to verl (written +key or ++key, or in a file). likeness: of a known key beside it from which on
+    a new one counts as misspelled.
+    """
     if key in RENAMED:
         return f"is the name that an older verl had for it; write {RENAMED[key]}"
     from grpo.verl_backend.keys import verl_keys
@@ -38,7 +42,7 @@ def refused_by_verl(key: str, *, added: bool) -> str | None:
     if group or key in theirs or any(theirs.get(parent) == {} for parent in parents):
         return None
     known_group = bool(parents) and any(known.startswith(parents[0] + ".") for known in theirs)
-    if added and known_group and _sibling(key, theirs, cutoff=0.8) is None:
+    if added and known_group and _sibling(key, theirs, cutoff=likeness) is None:
         return None
     near = near_key(key, theirs)
     return "is no key of ours and none of verl's; " + (f"did you mean {near}?" if near else "--help WORD finds keys")

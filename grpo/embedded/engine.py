@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import sys
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -79,6 +82,11 @@ class EmbeddedEngine:
             for key, (honoured, instead) in ONLY.items()
             if (value := _plain(OmegaConf.select(config, key))) not in honoured
         ]
+        if not _device_is_there(config.trainer.device):
+            lines.append(
+                f"trainer.device={config.trainer.device} ({run.origins.get('trainer.device', 'default')}): "
+                "this machine has no such device; --device auto takes what is there"
+            )
         actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
         if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is None:
             lines.append(
@@ -111,6 +119,14 @@ class EmbeddedEngine:
         from grpo.embedded.loop import train
 
         return train(run)
+
+
+def _device_is_there(device: str) -> bool:
+    """Whether the machine can have it, asked without torch: `cuda` needs the driver's files, `mps` an Apple chip."""
+    if device == "cuda":
+        drivers = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
+        return any(os.path.exists(path) for path in drivers) or shutil.which("nvidia-smi") is not None
+    return device != "mps" or (sys.platform == "darwin" and platform.machine() == "arm64")
 
 
 def is_placement(key: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts) -> Iterat
     saved, notes = checkpoint.newest(run.output_dir / "checkpoints") if run.resume else (None, [])
     state = checkpoint.load_state(saved) if saved else {}
     torch.manual_seed(settings.seed)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries ends in one line of ours
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work break the display
 
     rows = load_rows(run.train) if run.train else []

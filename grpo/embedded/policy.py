@@ -20,6 +20,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpo.algorithm import entropy_of, log_probs_of
 from grpo.embedded.cache import growing_cache
+from grpo.engine import EngineError
 
 
 @dataclass
@@ -134,8 +135,13 @@ class Policy:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto`: CUDA, else Apple's MPS, else the CPU."""
+    """`auto`: CUDA, else Apple's MPS, else the CPU. Raises EngineError for a device that torch does not reach."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted != "auto":
+        if not there.get(wanted):
+            raise EngineError(
+                f"--device {wanted}: this PyTorch reaches no such device; --device auto takes what is there"
+            )
         return torch.device(wanted)
     if torch.cuda.is_available():
         return torch.device("cuda")

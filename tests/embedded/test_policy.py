@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from grpo.embedded import policy as policy_module
 from grpo.embedded.policy import choose_device, choose_dtype
 from grpo.embedded.rollout import Sampling, sample
+from grpo.engine import EngineError
 from tests.embedded.conftest import ids
 
 
@@ -67,7 +68,7 @@ def test_precision_is_chosen_by_what_was_measured_and_not_by_a_flag(monkeypatch)
 
 def test_the_device_that_was_asked_for_is_taken():
     assert choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(EngineError, match="--device gpu: this PyTorch reaches no such device"):
         choose_device("gpu")
 
 

@@ -260,3 +260,24 @@ def test_training_on_one_record_ends_with_the_table_and_the_next_command(
     code, out, _ = answer(capsys, *words, "launcher.scratch.num_layers=1", "launcher.scratch.hidden_size=32")
     assert (code, Path("outputs.1/summary.json").is_file()) == (0, True)
     assert "moved the finished run" in out
+
+
+def test_a_device_that_the_machine_cannot_have_is_refused_before_anything_is_touched(in_folder, capsys):
+    assert main(["--model", "scratch", "--device", "mps"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: trainer.device=mps (flag --device): this machine has no such device")
+    assert error.count("\n") == 1
+    assert not Path("outputs").exists()
+
+
+def test_a_run_without_any_reward_does_not_end_like_a_success():
+    from grpo.final import no_signal
+
+    assert no_signal({"reward_mean": {"start": 0.0, "final": 0.1}}) == []
+    assert "every reward was 0" in no_signal({"reward_mean": {"start": 0.0, "final": 0.0}})[1]
+
+
+def test_a_misspelled_key_in_a_file_is_refused_with_the_nearest_one(in_folder, capsys):
+    Path("my.yaml").write_text("actor_rollout_ref: {rollout: {nn: 8}}\n", encoding="utf-8")
+    assert main(["--model", "scratch", "--config", "my.yaml", "--dry_run"]) == 2
+    assert "actor_rollout_ref.rollout.n?" in capsys.readouterr().err
