@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Finds or makes the Python environment (.venv beside this file), then runs `python -m grpo "$@"` where you are.
 # GRPO_PYTHON=/path/to/python uses that one instead. All settings are read in Python. `--setup SET...` is for the
-# Makefile: it installs requirements/SET.txt as well and prints the path of the Python.
+# Makefile: it installs requirements/SET.txt as well and prints the path of the Python. verl has an environment of its own,
+# .venv-verl-cuda or .venv-verl-cpu, which `./train.sh setup --engine verl` makes; GRPO_VERL_PYTHON names another.
 set -euo pipefail
 die() {
   printf 'error: %s\n' "$*" >&2
@@ -38,7 +39,8 @@ if [ -n "${GRPO_PYTHON:-}" ]; then
 else
   python="$repo/.venv/bin/python"
   for name in "${sets[@]}"; do # an installed set leaves a copy of its file
-    if ! [ -x "$python" ] || ! cmp -s "$repo/requirements/$name.txt" "$repo/.venv/.installed-$name"; then
+    case "$name" in verl-cpu | verl-cuda) venv="$repo/.venv-$name" ;; *) venv="$repo/.venv" ;; esac
+    if ! [ -x "$venv/bin/python" ] || ! cmp -s "$repo/requirements/$name.txt" "$venv/.installed-$name"; then
       found="$(find_python)"
       "$found" "$repo/requirements/install.py" "${sets[@]}" || exit
       break

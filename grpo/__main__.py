@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if words and words[0] in flags.COMMANDS:
-        command = importlib.import_module(f"grpo.commands.{words[0]}")
+        command = importlib.import_module(f"grpo.commands.{words[0].replace('-', '_')}")
         return _answering(lambda: command.main(words[1:]))
     line = flags.parse(words)
     if line.help is not None:
@@ -80,20 +80,21 @@ def _list_recipes() -> int:
 
 
 def _launch(line: flags.CommandLine) -> int:
-    from grpo import final, launch
+    from grpo import final, launch, repair
     from grpo.resolve import checked, resolve
 
     resolved = resolve(line, os.environ)
-    settings = checked(resolved)
+    settings = repair.repaired(resolved, lambda: checked(resolved))
     engine, why = launch.choose_engine(settings)
+    launch.suit(resolved, engine)
     if line.dry_run is not None:
         return _dry_run(line.dry_run, resolved, engine)
-    launch.must_train(engine)
-    launch.refuse(engine, launch.make_run(resolved, settings))
+    settings = repair.accepted(resolved, engine)
+    engine.prepare(launch.make_run(resolved, settings), print)
     data = launch.read_data(settings)
     launch.check_rewards(settings, data)
     reward, odd = launch.rehearse_reward(settings, data)
-    settings = launch.fit(resolved, data, engine)
+    settings = repair.fitted(resolved, data, engine)
     for note in [*resolved.notes, *odd, why]:
         print(note, flush=True)
     result = launch.train(resolved, settings, engine, data, reward, say=print)
@@ -102,27 +103,37 @@ def _launch(line: flags.CommandLine) -> int:
 
 
 def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
-    """Say what would happen; reads the data, but no network, no torch, and nothing is written."""
-    from grpo import launch, plan
+    """Say what would happen; reads the data, but no network and no torch. For verl it leaves scripts, else nothing."""
+    from grpo import batches, final, launch, plan, repair
 
     settings = resolved.settings()
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
         launch.check_rewards(settings, data)
-        settings = launch.fit(resolved, data, engine)
+        repair.fitted(resolved, data, engine, here=False)
+    settings = repair.accepted(resolved, engine, here=False)
     run = launch.make_run(resolved, settings)
-    launch.refuse(engine, run)
     if mode == "json":
-        print(plan.to_json(settings, engine=engine.name, command=engine.plan(run)))
+        print(plan.to_json(settings, engine=engine.name, command=engine.plan(run), decided=engine.decided(run)))
         return 0
     for note in resolved.notes:
         print(note)
     print()
-    numbers = plan.arithmetic(settings, data.prompts if data else None)
-    unused = engine.no_effect(run)
-    command = engine.plan(run)
-    full = mode == "full"
-    print(plan.render(settings, engine=engine.name, numbers=numbers, no_effect=unused, command=command, full=full))
+    devices = batches.devices_of(settings, engine.name)
+    numbers = batches.arithmetic(settings, data.prompts if data else None, devices=devices)
+    print(
+        plan.render(
+            settings,
+            engine=engine.name,
+            numbers=numbers,
+            no_effect=engine.no_effect(run),
+            decided=engine.decided(run),
+            command=engine.plan(run),
+            full=mode == "full",
+        )
+    )
+    if written := launch.leave_scripts(resolved, settings, engine, data):
+        print("\nwrote " + " ".join(map(final.near, written)))
     return 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import flags, launch
+from grpo import flags, launch, repair
 from grpo.config import ConfigError, Settings
 from grpo.defaults import TRAIN, VAL
 from grpo.engine import Result
@@ -49,15 +49,17 @@ def train(
     words = [*overrides] if reward_func is None or function else ["--reward_func", str(reward_func), *overrides]
     preset = {TRAIN: _named(data), OUTPUT: str(output_dir)} | ({VAL: _named(val_data)} if val_data is not None else {})
     resolved = resolve(flags.parse(words), os.environ, preset=preset)
-    settings = checked(resolved, own_reward=function is not None)
-    engine, why = launch.choose_engine(settings)
-    launch.must_train(engine)
-    launch.refuse(engine, launch.make_run(resolved, settings))
+    own = function is not None
+    settings = repair.repaired(resolved, lambda: checked(resolved, own_reward=own))
+    engine, why = launch.choose_engine(settings, in_python=own or not isinstance(data, (str, Path)))
+    launch.suit(resolved, engine)
+    settings = repair.accepted(resolved, engine, own_reward=own)
+    engine.prepare(launch.make_run(resolved, settings), say)
     prompts, stream = _prompts(settings, data, val_data)
     if function is None:
         launch.check_rewards(settings, prompts)
     reward, odd = launch.rehearse_reward(settings, prompts, function)
-    settings = launch.fit(resolved, prompts, engine)
+    settings = repair.fitted(resolved, prompts, engine, own_reward=own)
     for note in [*resolved.notes, *odd, why]:
         say(note)
     return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream)

@@ -7,7 +7,7 @@ decides for the user is in defaults.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from grpo.values import (
     references,
     shown,
 )
+from grpo.verl_backend.renamed import new_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -44,11 +45,20 @@ FILE_KEYS = (
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used. problems: one line each (what, where it came from, what to do)."""
+    """Settings that cannot be used. problems: one line each (what, where it came from, what to do).
 
-    def __init__(self, *problems: str) -> None:
+    fix: key -> the nearest value that works, where there is one for every problem; None = leave the key out.
+    """
+
+    def __init__(self, *problems: str, fix: Mapping[str, Any] | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.fix = fix or {}
+
+
+def one_fix(fixes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fixes of several problems as one, the first word for a key counting; {} where a problem has none."""
+    return {key: value for fix in reversed(fixes) for key, value in fix.items()} if all(fixes) else {}
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,7 @@ class Draft:
         self.origins: dict[str, str] = dict.fromkeys(self.raw, "default")
         self.passthrough: dict[str, str] = {}
         self.problems: list[str] = []
+        self.notes: list[str] = []
 
     def put(self, key: str, value: Any, origin: str) -> None:
         """Set one of our keys; the kind of its value is checked."""
@@ -123,7 +134,11 @@ class Draft:
 
     def key(self, key: str, value: Any, origin: str, override: str | None = None) -> None:
         """Set a key of ours, or keep verl's aside. override: how verl would be told, `++key=value` if not given."""
-        if key in defaults():
+        if key not in defaults() and (new := new_name(key)):
+            name, since = new
+            self.notes.append(f"{key} ({origin}) is called {name} since verl {since}: taken as that")
+            self.key(name, value, origin, override and override.replace(key, name, 1))
+        elif key in defaults():
             self.put(key, value, origin)
         elif key in groups():
             if value not in (None, {}):

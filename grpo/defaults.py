@@ -16,6 +16,7 @@ from grpo.values import is_reference
 LAUNCHER = "launcher"
 DEMO = "demo"
 STANDARD_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 PROMPT_KEY = "launcher.data.prompt_key"
 TRAIN, VAL = "data.train_files", "data.val_files"
 SHIPPED_TRAIN = REPO / "data_prep" / "arithmetic_train.json"
@@ -65,9 +66,28 @@ def fill(draft: Draft) -> list[str]:
     if draft.raw[MICRO] is not None and draft.origins[DYNAMIC] == "default":
         draft.put(DYNAMIC, False, LAUNCHER)
         notes.append(f"{MICRO} counts responses, so {DYNAMIC} is off")
+    lengths = [draft.raw[key] for key in ("data.max_prompt_length", "data.max_response_length")]
+    longest = sum(length for length in lengths if isinstance(length, int))
+    if isinstance(draft.raw[TOKENS], int) and draft.raw[TOKENS] < longest and _free(draft, TOKENS):
+        draft.put(TOKENS, longest, LAUNCHER)
+        notes.append(f"{TOKENS} is {longest}, so that one prompt with its response fits")
     if draft.raw["launcher.debug"] is True:
         _shrink_for_debug(draft)
     return notes
+
+
+def share_batch(draft: Draft, gpus: int) -> list[str]:
+    """Make a default batch one that so many GPUs share evenly, and say so; what the user set is left to the engine."""
+    settings = draft.settings()
+    batch, unit = settings[BATCH], gpus // math.gcd(settings[N], gpus)
+    mini_is_free = is_reference(draft.raw[MINI]) or not settings.by_user(MINI)
+    if batch % unit == 0 or settings.by_user(BATCH) or not mini_is_free:
+        return []
+    nearest = max(1, round(batch / unit)) * unit
+    draft.put(BATCH, nearest, LAUNCHER)
+    if not is_reference(draft.raw[MINI]):
+        draft.reset(MINI)
+    return [f"{gpus} GPUs share a step evenly: train_batch_size is {nearest} instead of {batch}"]
 
 
 def fit_batch(draft: Draft, prompts: int, *, gpus: int = 1) -> list[str]:
@@ -87,7 +107,8 @@ def fit_batch(draft: Draft, prompts: int, *, gpus: int = 1) -> list[str]:
         key = BATCH if settings.by_user(BATCH) or mini_is_free else MINI
         limit = largest or (prompts // unit * unit)
         todo = f"the largest that works is {limit}" if limit else f"{unit} prompts or more are needed on {gpus} GPUs"
-        raise ConfigError(f"{said(settings, key)} is more than the {_count(prompts)} to train on; {todo}")
+        text = f"{said(settings, key)} is more than the {_count(prompts)} to train on; {todo}"
+        raise ConfigError(text, fix={key: limit} if limit else {})
     draft.put(BATCH, largest, LAUNCHER)
     if not is_reference(draft.raw[MINI]) and mini_is_free:
         draft.put(MINI, math.gcd(mini, largest) if mini <= largest else largest, LAUNCHER)

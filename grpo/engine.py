@@ -52,6 +52,17 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """What an engine cannot honour. text: one line; fix: key -> the nearest value that works, None = leave the key out.
+
+    fix is empty where no value would do.
+    """
+
+    text: str
+    fix: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Result:
     """What training left behind. summary: the contents of summary.json."""
 
@@ -65,8 +76,11 @@ class Engine(Protocol):
 
     name: str
 
-    def refusals(self, run: Run) -> list[str]:
-        """Settings this engine cannot honour, one line each with what to do instead."""
+    def refusals(self, run: Run, *, here: bool = True) -> list[Refusal]:
+        """Settings this engine cannot honour, one line each with what to do instead.
+
+        here: it is to train on this machine, which is looked at too; False = it is only planned.
+        """
         ...
 
     def no_effect(self, run: Run) -> list[str]:
@@ -75,6 +89,18 @@ class Engine(Protocol):
 
     def plan(self, run: Run) -> list[str]:
         """The exact command or call that `train` would make, for --dry_run."""
+        ...
+
+    def decided(self, run: Run) -> list[tuple[str, Any, str]]:
+        """(key, value, origin) of what the engine is told beside the configuration, for --dry_run."""
+        ...
+
+    def scripts(self, run: Run) -> dict[str, str]:
+        """Scripts that --dry_run leaves in the output folder: file name -> text."""
+        ...
+
+    def prepare(self, run: Run, say: Callable[[str], None]) -> None:
+        """Have everything there that `train` needs; may install packages. say: takes one line. Raises EngineError."""
         ...
 
     def train(self, run: Run) -> Result:

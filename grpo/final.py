@@ -61,14 +61,14 @@ def places(result: Result) -> list[str]:
     model = Path(result.checkpoint)
     saved = model.parent / f"global_step_{result.summary.get('steps')}"
     rows = [("model", model), ("state", saved if saved.is_dir() else None), ("report", result.report)]
-    return [f"{name:<10}{_near(path)}" for name, path in rows if path is not None]
+    return [f"{name:<10}{near(path)}" for name, path in rows if path is not None]
 
 
 def next_command(run: Run) -> str:
     """The command to try next."""
     if run.recipe and run.recipe.split(" + ")[0] == DEMO:
         return f"next      ./train.sh --data prompts.json --model {STANDARD_MODEL}"
-    folder, n, seed = _near(run.output_dir), run.config.actor_rollout_ref.rollout.n, run.config.launcher.seed
+    folder, n, seed = near(run.output_dir), run.config.actor_rollout_ref.rollout.n, run.config.launcher.seed
     # More responses per prompt first (S2-21); then another seed, to see how much of the result was luck.
     change, end = ("--rollout_n 8", "n8") if n < 8 else (f"--seed {seed + 1}", f"seed{seed + 1}")
     config, output = shlex.quote(f"{folder}/config.yaml"), shlex.quote(f"{folder}_{end}")
@@ -84,7 +84,7 @@ def _short(text: object) -> str:
     return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
     """A path relative to the current folder where it lies inside it."""
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -27,6 +27,18 @@ COMMANDS = {
         "en": "IN [OUT.parquet]: check a data file and convert it, without training",
         "zh": "IN [OUT.parquet]：只检查并转换数据，不训练",
     },
+    "setup": {
+        "en": "--engine verl [--device cpu]: make verl's environment and check this machine",
+        "zh": "--engine verl [--device cpu]：建立 verl 的环境并检查本机",
+    },
+    "export": {
+        "en": "--from global_step_N: turn a checkpoint of verl into a Hugging Face folder",
+        "zh": "--from global_step_N：把 verl 的检查点导出为 Hugging Face 目录",
+    },
+    "explain-log": {
+        "en": "FILE: causes and fixes of the failures in a verl log",
+        "zh": "FILE：解释 verl 日志中的故障及其解决办法",
+    },
 }
 
 _LOOKS_LIKE_FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?$", re.DOTALL)
@@ -73,6 +85,7 @@ class CommandLine:
     recipes: list[str] = field(default_factory=list)
     configs: list[str] = field(default_factory=list)
     dry_run: str | None = None
+    fix: str | None = None
     help: str | None = None
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

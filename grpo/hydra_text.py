@@ -1,10 +1,16 @@
-"""Trees of settings as dotted keys, and values as texts in Hydra's override grammar. Imports neither Hydra nor verl."""
+"""Trees of settings as dotted keys, and values as texts in Hydra's override grammar, written and read.
+
+Imports Hydra only where a text is read.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][\w./-]*", re.ASCII)  # needs no quotes in Hydra's grammar
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}
@@ -33,6 +39,24 @@ def hydra_value(value: Any, *, references: bool = False) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(hydra_value(item, references=references) for item in value) + "]"
     return repr(value)
+
+
+def cut(word: str) -> tuple[str, str, str | None]:
+    """Sign, key and text of an override `[+|++|~]key[=text]`; the text is None where there is no `=`."""
+    match = re.fullmatch(r"(~|\+{0,2})([^=]*)(?:=(.*))?", word, re.DOTALL)
+    assert match is not None
+    return match[1], match[2].strip(), match[3]
+
+
+def read_override(word: str) -> tuple[Override | None, str]:
+    """Hydra's reading of an override, or None and what it did not like, in one line."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(word), ""
+    except HydraException as problem:
+        return None, f"{str(problem).splitlines()[0]}; quote the value: 'key=\"value\"'"
 
 
 def _quoted(text: str, references: bool) -> str:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.config import ConfigError, Settings
-from grpo.defaults import TRAIN, VAL, fit_batch
-from grpo.engine import Engine, EngineError, Result, Run
+from grpo.atomic import atomic_write
+from grpo.config import ConfigError, Settings, one_fix
+from grpo.defaults import TRAIN, VAL, fit_batch, share_batch
+from grpo.engine import Engine, Refusal, Result, Run
 from grpo.resolve import OUTPUT, RESUME, Resolved
 from grpo.rules import MODEL
 
@@ -44,18 +45,34 @@ class Data:
         return None if self.train is None else len(self.train)
 
 
-def choose_engine(settings: Settings) -> tuple[Engine, str]:
-    """The engine and one line about the choice; imports no torch."""
+def choose_engine(settings: Settings, *, in_python: bool = False) -> tuple[Engine, str]:
+    """The engine and one line about the choice; imports no torch.
+
+    in_python: prompts or a reward are objects of this process, which `auto` then keeps to.
+    """
     from grpo.embedded.engine import EmbeddedEngine
 
     name, origin = settings["launcher.engine"], settings.origins["launcher.engine"]
+    why = f"engine {name} ({origin})"
+    if name == "auto" and (in_python or settings[MODEL] == "scratch"):
+        name, why = "embedded", "engine embedded: the run needs what lives in this process"
+    elif name == "auto":
+        from grpo.verl_backend.environment import automatic_engine
+
+        name, why = automatic_engine(settings["trainer.device"])
     if name == "verl":
         from grpo.verl_backend.engine import VerlEngine
 
-        return VerlEngine(), f"engine verl ({origin})"
-    if name == "embedded":
-        return EmbeddedEngine(), f"engine embedded ({origin})"
-    return EmbeddedEngine(), "engine embedded: one process on this machine; --engine names another"
+        return VerlEngine(), why
+    return EmbeddedEngine(), why
+
+
+def suit(resolved: Resolved, engine: Engine) -> None:
+    """What follows from the engine for values that nobody set; what changed goes to the notes."""
+    if engine.name == "verl":
+        settings = resolved.settings()
+        gpus = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"]
+        resolved.notes += share_batch(resolved.draft, gpus)
 
 
 def read_data(settings: Settings) -> Data:
@@ -120,18 +137,21 @@ def rehearse_reward(
     return reward, [f"warning: {note}" for note in notes]
 
 
-def refuse(engine: Engine, run: Run) -> None:
-    """Raise ConfigError with everything that this engine cannot honour."""
-    problems = engine.refusals(run)
+def refuse(engine: Engine, run: Run, *, here: bool = True) -> None:
+    """Raise ConfigError with everything that this engine cannot honour. here: on this machine, not only planned."""
+    refusals = engine.refusals(run, here=here)
     if engine.name != "verl":
         silent = engine.no_effect(run)
-        problems += [
-            f"{text} ({run.origins[key]}): only the verl engine knows this key; leave it out, or use --engine verl"
+        refusals += [
+            Refusal(
+                f"{text} ({run.origins[key]}): only the verl engine knows this key; leave it out, or use --engine verl"
+            )
             for key, text in run.passthrough.items()
             if key not in silent
         ]
-    if problems:
-        raise ConfigError(*problems)
+    if refusals:
+        fixes = [refusal.fix for refusal in refusals]
+        raise ConfigError(*(refusal.text for refusal in refusals), fix=one_fix(fixes))
 
 
 def make_run(resolved: Resolved, settings: Settings, **changes: Any) -> Run:
@@ -211,10 +231,29 @@ def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward) 
     return prints | {f"override {key}": text for key, text in settings.passthrough.items()}
 
 
-def must_train(engine: Engine) -> None:
-    """Raise EngineError for an engine that can only be planned so far."""
-    if engine.name == "verl":
-        raise EngineError("the verl engine arrives in a later version; --dry_run --engine verl prints its command")
+def leave_scripts(resolved: Resolved, settings: Settings, engine: Engine, data: Data | None) -> list[Path]:
+    """Write what a dry run leaves: the engine's scripts, and the data that they name. Returns the scripts.
+
+    Nothing is written where there are no scripts, or into the folder of a run.
+    """
+    run = make_run(resolved, settings)
+    scripts = engine.scripts(run)
+    if not scripts or (run.output_dir / "run.json").exists():
+        return []
+    if data is not None and data.train is not None:
+        from data_prep.convert import convert
+
+        assert run.train is not None
+        convert(data.train, run.train)
+        convert(data.val, run.val, split="val")
+    written = []
+    for name, text in scripts.items():
+        path = run.output_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+        path.chmod(0o755)
+        written.append(path)
+    return written
 
 
 def _first(records: list[Record], most: int) -> list[Record]:

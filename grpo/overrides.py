@@ -6,11 +6,13 @@ would read a number: `data.train_files=/数据/007.json` means that file.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from grpo.config import Draft
+from grpo.hydra_text import cut, hydra_value, read_override
 from grpo.values import TEXT_OR_LIST, WrongKind, convert, defaults, flatten, groups, kind, shown
+from grpo.verl_backend.keys import verl_keys
+from grpo.verl_backend.renamed import is_old_group, new_name
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -25,11 +27,14 @@ def apply(draft: Draft, words: list[str]) -> None:
 
 
 def _apply(draft: Draft, word: str) -> None:
-    sign, name, text = _cut(word)
+    sign, name, text = cut(word)
     if sign == "~":
         _delete(draft, word, name, text)
         return
-    override, trouble = _parse(word)
+    override, trouble = read_override(word)
+    if name not in defaults() and text is not None and _is_text(name, override, text):
+        word = f"{sign}{name}={hydra_value(text)}"  # what was typed, quoted
+        override, trouble = read_override(word)
     if name in defaults() and (kind(name) == "str" or kind(name) == "list"):
         draft.put(name, _text_or_list(name, override, text), ORIGIN)
     elif override is None:
@@ -38,29 +43,20 @@ def _apply(draft: Draft, word: str) -> None:
         draft.problems.append(f"override {word}: packages (@) belong to config groups, which we do not have")
     elif override.is_sweep_override():
         draft.problems.append(f"override {word}: one value only; a list is written {name}=[a,b]")
-    elif name in groups() and isinstance(tree := override.value(), dict):
+    elif (name in groups() or is_old_group(name)) and isinstance(tree := override.value(), dict):
         for key, value in flatten(tree, f"{name}."):
             draft.key(key, value, ORIGIN)
     else:
         draft.key(name, override.value(), ORIGIN, word)
 
 
-def _cut(word: str) -> tuple[str, str, str | None]:
-    """Sign, key and text of an override; the text is None where there is no `=`."""
-    match = re.fullmatch(r"(~|\+{0,2})([^=]*)(?:=(.*))?", word, re.DOTALL)
-    assert match is not None
-    return match[1], match[2].strip(), match[3]
-
-
-def _parse(word: str) -> tuple[Override | None, str]:
-    """Hydra's reading of an override, or None and what it did not like, in one line."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        return OverridesParser.create().parse_override(word), ""
-    except HydraException as problem:
-        return None, f"{str(problem).splitlines()[0]}; quote the value: 'key=\"value\"'"
+def _is_text(name: str, override: Override | None, text: str) -> bool:
+    """Whether a key that is not ours holds text which Hydra's grammar cannot take unquoted."""
+    if override is not None and not override.is_sweep_override():
+        return False
+    default = verl_keys().get((new_name(name) or (name,))[0])
+    # Without a default to go by, `1,2` may have been meant as a list; a path was not.
+    return isinstance(default, str) or (default is None and (override is None or "/" in text))
 
 
 def _text_or_list(name: str, override: Override | None, text: str | None) -> Any:

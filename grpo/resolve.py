@@ -53,7 +53,7 @@ def resolve(line: CommandLine, environ: Mapping[str, str], *, preset: Mapping[st
         draft = _layers(recipes, line, environ, preset or {})
     if draft.problems:
         raise ConfigError(*draft.problems)
-    notes += defaults.fill(draft)
+    notes += [*draft.notes, *defaults.fill(draft)]
     if from_environment:
         used = [given for given in from_environment if draft.origins[given.key] == given.origin]
         names = dict.fromkeys(given.origin.removeprefix("env ") for given in used)

@@ -7,11 +7,11 @@ Every rule says what is wrong, where the value came from and what to do; all pro
 from __future__ import annotations
 
 import importlib.util
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from grpo.config import ConfigError, Settings
+from grpo.config import ConfigError, Settings, one_fix
 from grpo.flags import nearest
 from grpo.values import shown
 
@@ -57,6 +57,8 @@ MINUS_1_OR_MORE = ("-1 or at least 1", lambda number: number == -1 or number >= 
 SHARE = ("between 0 and 1", lambda number: 0 <= number <= 1)
 SHARE_ABOVE_0 = ("more than 0 and at most 1", lambda number: 0 < number <= 1)
 Range = tuple[str, Callable[[float], bool]]
+# What is wrong, and the nearest values that would be right, where there are.
+Problem = str | tuple[str, Mapping[str, Any]]
 RANGES: dict[Range, tuple[str, ...]] = {
     AT_LEAST_1: (
         *(BATCH, "data.max_prompt_length", "data.max_response_length", MINI, MICRO, N),
@@ -92,12 +94,11 @@ RANGES: dict[Range, tuple[str, ...]] = {
 def check(settings: Settings, *, own_reward: bool = False) -> None:
     """Raise ConfigError with every impossible value. own_reward: a reward is given as a callable (from Python)."""
     has_reward = own_reward or settings["reward.custom_reward_function.path"] is not None
-    problems = [
+    problems: list[Problem] = [
         *_ranges(settings),
         *_choices(settings),
         *_loggers(settings),
         *_batches(settings),
-        *_gpus(settings),
         *_groups(settings),
         *_lengths(settings),
         *_data(settings, has_reward),
@@ -106,7 +107,8 @@ def check(settings: Settings, *, own_reward: bool = False) -> None:
         *_warm_up(settings),
     ]
     if problems:
-        raise ConfigError(*problems)
+        told = [problem if isinstance(problem, tuple) else (problem, {}) for problem in problems]
+        raise ConfigError(*(text for text, _ in told), fix=one_fix([fix for _, fix in told]))
 
 
 def warnings(settings: Settings) -> list[str]:
@@ -146,13 +148,14 @@ def _ranges(settings: Settings) -> Iterator[str]:
                 yield f"{said(settings, key)} must be {text}"
 
 
-def _choices(settings: Settings) -> Iterator[str]:
+def _choices(settings: Settings) -> Iterator[Problem]:
     for key, choices in CHOICES.items():
         value = str(settings[key])
         if value not in choices:
             near = MEANT.get(value) if MEANT.get(value) in choices else nearest(value, choices)
             listed = [choice for choice in choices if choice not in STRAIGHT_THROUGH]
-            yield f"{said(settings, key)} is none of {', '.join(listed)}" + (f"; did you mean {near}?" if near else "")
+            text = f"{said(settings, key)} is none of {', '.join(listed)}"
+            yield (f"{text}; did you mean {near}?", {key: near}) if near else text
 
 
 def _loggers(settings: Settings) -> Iterator[str]:
@@ -166,47 +169,44 @@ def _loggers(settings: Settings) -> Iterator[str]:
             yield f"trainer.logger ({origin}): {name} is not installed; pip install {package}"
 
 
-def _batches(settings: Settings) -> Iterator[str]:
+def _batches(settings: Settings) -> Iterator[Problem]:
     batch, mini = settings[BATCH], settings[MINI]
     if batch >= 1 and mini >= 1 and batch % mini:
-        near = " or ".join(map(str, divisors_near(batch, mini)))
+        divisors = divisors_near(batch, mini)
+        near = " or ".join(map(str, divisors))
         multiples = " or ".join(str(factor * mini) for factor in (batch // mini, batch // mini + 1) if factor)
-        yield f"{said(settings, MINI)} does not divide {said(settings, BATCH)}; take {near}, or a batch of {multiples}"
-    if settings[MICRO] is None and not settings[DYNAMIC]:
+        yield (
+            f"{said(settings, MINI)} does not divide {said(settings, BATCH)}; take {near}, or a batch of {multiples}",
+            {MINI: min(divisors, key=lambda divisor: abs(divisor - mini))},
+        )
+    old = f"{ACTOR}.ppo_micro_batch_size"  # counts over all GPUs; the engine says how many that is on each
+    if settings[MICRO] is None and not settings[DYNAMIC] and old not in settings.passthrough:
         yield f"{said(settings, DYNAMIC)} needs {MICRO}: how many responses go through the model at once"
     if settings[MICRO] is not None and settings[DYNAMIC]:
-        yield f"{said(settings, MICRO)} counts responses and {said(settings, DYNAMIC)} counts tokens; drop one of them"
+        yield (
+            f"{said(settings, MICRO)} counts responses and {said(settings, DYNAMIC)} counts tokens; drop one of them",
+            {DYNAMIC: False},
+        )
 
 
-def _gpus(settings: Settings) -> Iterator[str]:
-    """verl gives every GPU the same number of responses."""
-    gpus, n = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"], settings[N]
-    if settings["launcher.engine"] != "verl" or gpus < 1 or n < 1:
-        return
-    unit = gpus // math.gcd(n, gpus)
-    for key in (BATCH, MINI):
-        below = settings[key] // unit * unit
-        if settings[key] >= 1 and below != settings[key]:
-            take = f"{below} or {below + unit}" if below else f"{unit}"
-            yield f"{said(settings, key)} x rollout.n={n} cannot be shared evenly by {gpus} GPUs; take {take}"
-
-
-def _groups(settings: Settings) -> Iterator[str]:
+def _groups(settings: Settings) -> Iterator[Problem]:
     method = settings["algorithm.adv_estimator"]
     if settings[N] == 1 and method in GROUP_METHODS:
         yield (
             f"{said(settings, N)}: {method} compares the responses to one prompt, so it needs 2 or more; "
-            "3 is quick, 5 standard, 8 high quality"
+            "3 is quick, 5 standard, 8 high quality",
+            {N: 2},
         )
 
 
-def _lengths(settings: Settings) -> Iterator[str]:
+def _lengths(settings: Settings) -> Iterator[Problem]:
     shortest, longest = "launcher.min_response_length", "data.max_response_length"
     if settings[shortest] > settings[longest] >= 1:
         yield f"{said(settings, shortest)} is more than {said(settings, longest)}"
     validation = f"{ROLLOUT}.val_kwargs"
     if settings[f"{validation}.do_sample"] and settings[f"{validation}.temperature"] == 0:
-        yield f"{said(settings, f'{validation}.do_sample')} needs {validation}.temperature above 0"
+        text = f"{said(settings, f'{validation}.do_sample')} needs {validation}.temperature above 0"
+        yield text, {f"{validation}.do_sample": False}  # at temperature 0 sampling would be greedy too
 
 
 def _data(settings: Settings, has_reward: bool) -> Iterator[str]:

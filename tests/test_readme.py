@@ -5,7 +5,9 @@ Commands that train are taken through --dry_run. `./train.sh` and `make test` th
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -19,10 +21,10 @@ from rich.console import Console
 from data_prep.records import read_records
 from grpo import final
 from grpo.__main__ import main
+from grpo.batches import arithmetic
 from grpo.config import read_recipe
 from grpo.engine import Result, Run
 from grpo.flags import by_spelling, parse
-from grpo.plan import arithmetic
 from grpo.resolve import resolve
 from grpo.run_dir import open_run
 from grpo.values import defaults, flatten, groups
@@ -31,6 +33,8 @@ from reward_funcs import Sample, compute_score, load_reward, rehearse
 from tests import readme_tables
 from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, links, prose, shown_files, text_of
 
+# Of sub-commands (data, export, setup, explain-log), and --logdir of TensorBoard.
+OTHER_FLAGS = {"logdir", "from", "to", "lora", "check", "flash_attn", "lang"}
 # A Chinese page holds the commands of its English one, as a test below says.
 ALL_COMMANDS = list(dict.fromkeys((page, text) for page in PAGES if ".zh" not in page for text in commands(page)))
 
@@ -49,6 +53,20 @@ def leave_an_unfinished_run(folder: Path) -> None:
     settings = resolved.settings()
     with open_run(folder, config=settings.config(), origins=settings.origins, fingerprint={}, command="./train.sh"):
         (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+
+
+def leave_the_log_of_a_failed_run(folder: Path) -> None:
+    """What verl says when it is asked for more GPUs than Ray has."""
+    folder.mkdir()
+    (folder / "verl.log").write_text("ValueError: Total available GPUs 4.0 is less than total desired GPUs 8\n")
+
+
+def make_a_model_folder(folder: Path) -> None:
+    """As far as a plan looks at it."""
+    folder.mkdir()
+    model = {"architectures": ["Qwen2ForCausalLM"], "num_attention_heads": 2, "max_position_embeddings": 4096}
+    (folder / "config.json").write_text(json.dumps(model))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
 
 
 @pytest.mark.parametrize(("page", "command"), ALL_COMMANDS, ids=[f"{page}: {text}" for page, text in ALL_COMMANDS])
@@ -73,11 +91,32 @@ def test_every_command_works(
     assert words[0] == "./train.sh", f"{page}: nobody tries the command {words[0]}"
     if "--resume" in words and "disable" not in words:
         leave_an_unfinished_run(Path("outputs"))
+    if words[1:2] == ["explain-log"]:
+        leave_the_log_of_a_failed_run(Path("outputs"))
+    if words[1:2] == ["setup"]:  # installs gigabytes, which make test-verl does
+        with contextlib.suppress(SystemExit):
+            assert main([*words[1:], "--check"]) in (0, 2)
+        assert re.search(r"is not there yet|no NVIDIA GPU|all there", "".join(capsys.readouterr()))
+        return
+    if words[1:2] == ["export"]:  # make test-verl exports a real checkpoint
+        assert main(words[1:]) == 2
+        assert "global_step_20: no such checkpoint" in capsys.readouterr().err
+        return
+    if "--nnodes" in words:  # enough for a step on all machines
+        rows = [{"prompt": f"{n} + 1 = ?", "ground_truth": f"{n + 1}", "data_source": "math"} for n in range(640)]
+        Path("prompts.json").write_text(json.dumps(rows))
+    if "./tiny-model" in words:
+        make_a_model_folder(Path("tiny-model"))
+    if "--n_gpus" in words and "--engine" not in words:
+        words += ["--engine", "verl"]  # what auto takes where there are GPUs
     before = sorted(os.listdir())
-    answers_at_once = words[1:2] == ["data"] or "--help" in words or "list" in words or "--dry_run" in words
+    at_once = words[1:2] in (["data"], ["explain-log"])
+    answers_at_once = at_once or "--help" in words or "list" in words or "--dry_run" in words
     assert main([*words[1:], *([] if answers_at_once else ["--dry_run"])]) == 0, capsys.readouterr().err
     out = capsys.readouterr().out
-    if words[1:2] != ["data"]:
+    if "verl" in words:
+        assert Path("outputs/launch.sh").is_file()
+    elif words[1:2] != ["data"]:
         assert sorted(os.listdir()) == before  # nothing is left behind
     if "verl" not in words and "my.yaml" not in words:
         unused = out.partition("No effect on the embedded engine\n")[2].partition("\n\n")[0]
@@ -160,9 +199,9 @@ def test_every_path_flag_and_key_that_is_named_exists(page: str) -> None:
             if path.split("/")[0] in rooms:
                 assert (REPO / path).exists(), f"{page}: {path}"
         for flag in re.findall(r"(?<![\w-])--([a-z][a-z_]+)", span):
-            assert flag in by_spelling() or flag == "logdir", f"{page}: --{flag}"  # --logdir is TensorBoard's
-        for key in re.findall(
-            r"(?<![\w./-])(?:data|actor_rollout_ref|algorithm|reward|trainer|launcher)\.[\w.]+", span
+            assert flag in by_spelling() or flag in OTHER_FLAGS, f"{page}: --{flag}"
+        for key in re.findall(  # `+key` is one that verl does not list
+            r"(?<![\w./+-])(?:data|actor_rollout_ref|algorithm|reward|trainer|launcher)\.[\w.]+", span
         ):
             if not key.endswith((".md", ".py", ".json", ".csv", ".parquet")):
                 assert key in known_keys, f"{page}: {key}"

@@ -14,42 +14,46 @@ REPO = Path(__file__).resolve().parent.parent
 OURS = ("grpo", "data_prep", "reward_funcs")
 # Modules of grpo that make up one room together; every other module or package of grpo is a room by its own name.
 TOGETHER = {
-    "main": ("__main__", "api", "launch", "plan", "final"),
+    "main": ("__main__", "api", "launch", "repair", "plan", "batches", "final"),
     "config": ("flags", "values", "unlisted", "config", "overrides", "rules", "defaults", "resolve", "help"),
     "run_dir": ("run_dir", "run_record"),
 }
 ROOM_OF = {module: room for room, modules in TOGETHER.items() for module in modules}
 MAIN_MAY = {
-    *("config", "run_dir", "commands", "data_prep", "reward_funcs", "engine", "report", "metrics"),
-    *("embedded.engine", "verl_backend.engine"),
+    *("config", "run_dir", "commands", "data_prep", "reward_funcs", "engine", "report", "metrics", "atomic"),
+    *("embedded.engine", "verl_backend.engine", "verl_backend.environment"),  # the latter for --engine auto
 }
 MAY_IMPORT = {
     "main": MAIN_MAY,
-    "commands": MAIN_MAY,
+    "commands": MAIN_MAY | {f"verl_backend.{name}" for name in ("export", "environment", "failures", "child_log")},
     # resolve.py reads a stored run for a bare --resume; the keys that verl knows are a list, not the engine.
-    "config": {"verl_backend.keys", "run_dir", "hydra_text"},
+    "config": {"verl_backend.keys", "verl_backend.renamed", "run_dir", "hydra_text"},
     "run_dir": {"config", "atomic", "hydra_text"},
     "engine": set(),
     "atomic": set(),
+    "publish": {"atomic"},
     "hydra_text": set(),
     "algorithm": set(),
     "metrics": {"atomic"},
     "report": {"metrics", "atomic"},
     # A run ends with its report, so the engine has it written.
-    "embedded": {"engine", "algorithm", "metrics", "data_prep", "reward_funcs", "atomic", "report"},
-    "verl_backend": {"engine", "metrics", "reward_funcs", "atomic", "hydra_text"},
+    "embedded": {"engine", "algorithm", "metrics", "data_prep", "reward_funcs", "atomic", "publish", "report"},
+    "verl_backend": {"engine", "metrics", "reward_funcs", "atomic", "publish", "hydra_text", "report"},
+    # What runs inside verl's own processes and environment: it may see the rewards, and nothing of the launcher.
+    "verl_inside": {"reward_funcs", "atomic"},
     "data_prep": set(),
     "reward_funcs": set(),
 }
 # Heavy or foreign packages, and the only rooms that may name them at all.
 HEAVY = {
-    "torch": {"algorithm", "embedded"},
-    "transformers": {"embedded"},
-    "verl": set(),  # runs as a subprocess
-    "ray": set(),
+    "torch": {"algorithm", "embedded", "verl_inside"},
+    "transformers": {"embedded", "verl_inside"},
+    "verl": {"verl_inside"},  # runs as a subprocess
+    "vllm": {"verl_inside"},
+    "ray": {"verl_inside"},
     "matplotlib": {"report", "metrics"},
     "omegaconf": {"main", "config", "run_dir", "engine", "embedded", "verl_backend", "commands"},
-    "hydra": {"config", "verl_backend"},
+    "hydra": {"hydra_text", "config", "verl_backend"},
     "trl": set(),
 }
 
@@ -63,6 +67,8 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "grpo":
         return parts[0]
+    if parts[1:3] == ["verl_backend", "inside"]:
+        return "verl_inside"
     return ROOM_OF.get(parts[1], parts[1]) if len(parts) > 1 else "grpo"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -194,14 +195,103 @@ def test_an_index_that_keeps_silent_is_given_up_in_time(install: ModuleType):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
         begun = time.perf_counter()
-        assert not install._answers(address, seconds=0.3)
+        assert not install.answers(address, seconds=0.3)
         assert 0.2 < time.perf_counter() - begun < 1
-    assert not install._answers(address, seconds=3)
+    assert not install.answers(address, seconds=3)
 
 
 def test_a_list_that_is_not_there_is_named(install: ModuleType):
     with pytest.raises(install.InstallError, match=r"requirements/nosuch\.txt: no such file"):
-        install._install("nosuch")
+        install._install(install.Environment(install.REPO / ".venv"), "nosuch")
+
+
+@pytest.fixture
+def offline(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same, where the index of CPU builds refuses at once, and machine and disk are as large as one likes."""
+    monkeypatch.setattr(install, "CPU_INDEX", "http://127.0.0.1:9/whl/cpu")
+    monkeypatch.setattr(install, "DEMANDS", {"verl-cpu": ((sys.version_info[:2],), 0)})
+    return install
+
+
+def a_python_that_notes_its_words(environment: Path) -> Path:
+    """The environment as `python -m venv` leaves it, as far as install.py looks; answers the file of noted words."""
+    environment.mkdir()
+    (environment / ".unfinished").touch()
+    script(environment / "bin" / "python", f'echo "$*" >>"{environment}/words"\n')
+    (environment / ".unfinished").unlink()
+    return environment / "words"
+
+
+def test_each_set_of_verl_goes_into_an_environment_of_its_own(offline: ModuleType, copy: Path):
+    words = a_python_that_notes_its_words(copy / ".venv-verl-cpu")
+    assert offline.main(["verl-cpu"]) == 0
+    listed = copy / "requirements" / "verl-cpu.txt"
+    install_line = words.read_text().splitlines()[-1]
+    assert install_line.startswith("-m pip install ")
+    assert install_line.endswith(f" --no-deps -r {listed}")  # without its flag pip would take CUDA builds along
+    assert (copy / ".venv-verl-cpu" / ".installed-verl-cpu").read_text() == listed.read_text()
+    assert not (copy / ".venv").exists()
+    assert not (copy / ".venv-verl-cpu" / ".unfinished").exists()
+
+    words.unlink()
+    assert offline.main(["verl-cpu"]) == 0
+    assert words.read_text() == "-c import pip\n"  # nothing is installed twice
+
+
+@pytest.mark.parametrize(
+    ("demand", "line"),
+    [
+        ((((3, 99),), 0), r"error: requirements/verl-cpu\.txt is for Python 3\.99, not 3\.\d+\.\d+; install one"),
+        (
+            ((sys.version_info[:2],), 10**6),
+            r"error: requirements/verl-cpu\.txt takes up to 1000000 GB, and .* GB left; free",
+        ),
+    ],
+)
+def test_what_verls_packages_cannot_do_is_said_before_anything_is_made(
+    install: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str], demand: object, line: str
+):
+    install.DEMANDS["verl-cpu"] = demand
+    assert install.main(["verl-cpu"]) == 2
+    assert re.match(line, capsys.readouterr().err)
+    assert not (copy / ".venv-verl-cpu").exists()
+
+
+def test_a_failed_flash_attn_leaves_verls_environment_as_it_was(
+    install: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str]
+):
+    environment = copy / ".venv-verl-cuda"
+    a_python_that_notes_its_words(environment)
+    script(environment / "bin" / "python", '[ "$1" = -c ] || { echo "RuntimeError: no nvcc"; exit 1; }\n')
+    assert install.main(["flash-attn"]) == 2
+    said = capsys.readouterr().err
+    assert "RuntimeError: no nvcc" in said
+    assert "error: requirements/flash-attn.txt could not be installed; the whole log is" in said
+    assert not (environment / ".unfinished").exists()
+
+
+def test_the_cpu_build_of_torch_that_is_out_of_reach_is_named(
+    offline: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str]
+):
+    environment = copy / ".venv-verl-cpu"
+    a_python_that_notes_its_words(environment)
+    pip_says = "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    script(environment / "bin" / "python", f'[ "$1" = -c ] || {{ echo "{pip_says}"; exit 1; }}\n')
+    assert offline.main(["verl-cpu"]) == 2
+    assert "could not be installed (torch for CPUs comes from http://127.0.0.1:9/whl/cpu" in capsys.readouterr().err
+    assert (environment / ".unfinished").exists()
+
+
+def test_the_sets_of_verl_are_looked_for_where_they_are(installed: Path, in_folder: Path):
+    path = only_tools(in_folder / "bin")
+    known = {"GRPO_PYTHON": "", "PATH": path, "HOME": str(in_folder), "PYENV_ROOT": ""}
+    script(installed / ".venv-verl-cpu" / "bin" / "python", "exit 1\n")
+    stamp = installed / ".venv-verl-cpu" / ".installed-verl-cpu"
+    shutil.copyfile(installed / "requirements" / "verl-cpu.txt", stamp)
+    ran = run(installed / "train.sh", "--setup", "verl-cpu", **known)
+    assert (ran.returncode, ran.stdout) == (0, f"{installed}/.venv/bin/python\n")
+    stamp.unlink()
+    assert "no Python 3.10, 3.11 or 3.12 found" in run(installed / "train.sh", "--setup", "verl-cpu", **known).stderr
 
 
 @pytest.mark.slow

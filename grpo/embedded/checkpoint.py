@@ -1,14 +1,12 @@
 """Checkpoints that survive a kill at any moment.
 
-A folder is written under a temporary name, every file is hashed into manifest.json and synced, then the folder is
-renamed: a folder called global_step_N is whole or absent. Older ones are removed only after that. On load the hashes
-are checked; a damaged folder is named and set aside, and the one before it is taken.
+A folder called global_step_N is whole or absent (grpo/publish.py); older ones are removed only after it is there. On
+load its hashes are checked; a damaged folder is named and set aside, and the one before it is taken.
 Weights and optimizer states are safetensors, the rest is JSON: loading runs no code from the files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,15 +18,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.atomic import atomic_write, fsync
+from grpo import publish as folders
 from grpo.embedded.policy import Policy
+from grpo.publish import SaveError as SaveError
+from grpo.publish import damaged
 
-MANIFEST, STATE, OPTIMIZER = "manifest.json", "trainer_state.json", "optimizer.safetensors"
+STATE, OPTIMIZER = "trainer_state.json", "optimizer.safetensors"
 PREFIX = "global_step_"
-
-
-class SaveError(Exception):
-    """A checkpoint could not be written; nothing of it is left, and the older ones are untouched."""
 
 
 def save(
@@ -58,32 +54,15 @@ def write_model(path: Path, policy: Policy) -> None:
 
 
 def publish(folder: Path, name: str, write: Callable[[Path], None], *, needs: int = 0) -> Path:
-    """folder/name with what `write` puts into it, whole or not at all. needs: bytes that must be free."""
-    folder.mkdir(parents=True, exist_ok=True)
-    building, final = folder / f".{name}.tmp-{os.getpid()}", folder / name
-    try:
-        free = shutil.disk_usage(folder).free
-        if free < 1.05 * needs:
-            raise OSError(f"{needs / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free")
-        building.mkdir()
-        write(building)
-        files = sorted(path for path in building.rglob("*") if path.is_file())
-        manifest = {str(path.relative_to(building)): [path.stat().st_size, _sha256(path)] for path in files}
-        atomic_write(building / MANIFEST, json.dumps(manifest, indent=1))
-        for path in files:
-            fsync(path)
-        fsync(building)
-        replaced = final.exists()
-        if replaced:
-            os.rename(final, folder / f".{name}.replaced")
-        os.rename(building, final)
-        fsync(folder)
-        if replaced:
-            shutil.rmtree(folder / f".{name}.replaced")
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(building, ignore_errors=True)
-        raise SaveError(f"{final} was not written: {error}") from error
-    return final
+    """As grpo.publish.publish, where a full disk may also show as an error of safetensors."""
+
+    def write_or_say(path: Path) -> None:
+        try:
+            write(path)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    return folders.publish(folder, name, write_or_say, needs=needs)
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -94,11 +73,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
     notes: list[str] = []
     if not folder.is_dir():
         return None, notes
-    for leftover in folder.glob(".*.tmp-*"):
-        shutil.rmtree(leftover)
-    for half in folder.glob(".*.replaced"):  # killed between the two renames, or just before the removal
-        whole = folder / half.name[1 : -len(".replaced")]
-        shutil.rmtree(half) if whole.exists() else os.rename(half, whole)
+    folders.clear_leftovers(folder)
     for path in _steps(folder):
         damage = damaged(path)
         if damage is None:
@@ -108,21 +83,6 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
         os.rename(path, aside)
         notes.append(f"checkpoint {path.name} is damaged ({damage}) and was set aside as {aside.name}")
     return None, notes
-
-
-def damaged(path: Path) -> str | None:
-    """What is wrong with a published folder, naming the file; None when every byte is as written."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        for name, (size, digest) in manifest.items():
-            file = path / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != size or _sha256(file) != digest:
-                return f"{name} has changed"
-    except (OSError, ValueError, AttributeError, TypeError):
-        return f"{MANIFEST} is missing or unreadable"
-    return None
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -159,11 +119,3 @@ def _steps(folder: Path) -> list[Path]:
 
 def _weight_bytes(policy: Policy) -> int:
     return sum(weight.numel() * weight.element_size() for weight in policy.model.parameters())
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -6,11 +6,12 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from grpo.engine import Result, Run
+from grpo.engine import Refusal, Result, Run
 
 # Keys about placement and about verl's own machinery: nothing to one process, so they are listed, not refused.
 PLACEMENT = (
@@ -74,7 +75,7 @@ class EmbeddedEngine:
 
     name = "embedded"
 
-    def refusals(self, run: Run) -> list[str]:
+    def refusals(self, run: Run, *, here: bool = True) -> list[Refusal]:
         """Settings this engine cannot honour, one line each with what to do instead."""
         config = run.config
         lines = [
@@ -98,7 +99,7 @@ class EmbeddedEngine:
                 f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than one group: raise it to "
                 f"rollout.n={rollout.n}"
             )
-        return lines
+        return [Refusal(line) for line in lines]
 
     def no_effect(self, run: Run) -> list[str]:
         """Changed keys about placement, which mean nothing to one process."""
@@ -109,6 +110,17 @@ class EmbeddedEngine:
         device = run.config.trainer.device
         where = "the first of CUDA, MPS, CPU" if device == "auto" else device
         return [f"the embedded engine in this process, on {where}; output in {run.output_dir}"]
+
+    def decided(self, run: Run) -> list[tuple[str, Any, str]]:
+        """Nothing beside the configuration."""
+        return []
+
+    def scripts(self, run: Run) -> dict[str, str]:
+        """None: what it would run is this very command."""
+        return {}
+
+    def prepare(self, run: Run, say: Callable[[str], None]) -> None:
+        """Nothing: what it needs came with the launcher."""
 
     def train(self, run: Run) -> Result:
         """Train; raises EngineError, or Interrupted with a checkpoint written."""

@@ -21,7 +21,6 @@ from grpo.embedded import checkpoint
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.memory import token_budget
 from grpo.embedded.models import make_policy, open_model, open_tokenizer
-from grpo.embedded.outcome import Outcome
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder, Prompt, as_row, encode
 from grpo.embedded.session import Session
@@ -30,6 +29,7 @@ from grpo.embedded.sft import Demonstration, warm_up
 from grpo.engine import EngineError, Run, schedule
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
+from grpo.metrics.outcome import Outcome
 from reward_funcs import Reward, load_reward
 
 SFT = "sft"  # the milestone after the warm-up, and the folder under checkpoints/ with its model: the reference

@@ -20,7 +20,6 @@ from grpo.atomic import atomic_write
 from grpo.embedded import checkpoint
 from grpo.embedded.evaluate import evaluate, score
 from grpo.embedded.interrupts import Interrupts
-from grpo.embedded.outcome import Outcome, peak_rss_mb
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, Prompt, batches, hash_seed, streamed
 from grpo.embedded.rollout import Rollouts, sample
@@ -29,6 +28,7 @@ from grpo.embedded.update import learning_rate, log_probs
 from grpo.engine import EngineError, Result, Run
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
+from grpo.metrics.outcome import Outcome, peak_rss_mb
 from grpo.report import write_report
 from reward_funcs import Reward, Scores
 

@@ -131,7 +131,7 @@ class Progress:
         if self._name and self._shown and (for_good or self._done >= self._total):
             clock = _clock(time.monotonic() - self._began)
             last = [" ".join(piece.split()) for piece in self._pieces()]
-            self._print("  ".join([f"{self._name}: {self._done:,}/{self._total:,} in {clock}", *last]))
+            self._print("  ".join([f"{self._name}: {self._count()}in {clock}", *last]))
         self._left_off[self._name] = self._began, self._durations
         self._name = ""
 
@@ -143,7 +143,11 @@ class Progress:
         now = time.monotonic()
         waiting = self._name and self._done < self._total
         if waiting and self._shown and not self._on_terminal and now - self._said > _QUIET:
-            self._print(f"{self._name}: {self._work or f'{self._done:,}/{self._total:,}'}{self._left()}")
+            self._print(f"{self._name}: {self._work or self._count() or '...'}{self._left()}")
+
+    def _count(self) -> str:
+        """How far the phase is; nothing for one that is a single wait."""
+        return f"{self._done:,}/{self._total:,} " if self._total > 1 else ""
 
     def _left(self) -> str:
         seconds = self._seconds_left()
@@ -182,7 +186,7 @@ class Progress:
         head.add_row(
             Text(self._name, style="bold"),
             ProgressBar(total=max(1, self._total), completed=self._done),
-            Text(f"{self._done:,}/{self._total:,} · {clock}"),
+            Text(f"{self._count()}· {clock}" if self._total > 1 else clock),
         )
         lines: list[RenderableType] = [head]
         if below := [*map(Text, self._pieces()), *([Text(self._work, style="dim")] if self._work else [])]:

@@ -1,21 +1,25 @@
-"""The verl engine behind the seam: what it cannot honour, and the exact command. Leaves out how keys become overrides.
+"""The verl engine behind the seam: what it cannot honour, the exact command, and the way into a run (training.py).
 
-Starting verl is not in this version: `plan` gives the command to run by hand.
+Leaves out how keys become overrides (overrides.py) and the rules that hold between them (preflight.py).
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from grpo.engine import EngineError, Result, Run
-from grpo.verl_backend.keys import VERL_VERSION
-from grpo.verl_backend.overrides import overrides
+from grpo.engine import EngineError, Refusal, Result, Run
+from grpo.verl_backend import command, reward_settings
+from grpo.verl_backend.cluster import check_cluster
+from grpo.verl_backend.environment import environment_problems, find_environment, install_environment
+from grpo.verl_backend.facts import gather
+from grpo.verl_backend.guard import guarded, misfits
+from grpo.verl_backend.overrides import decided, overrides
+from grpo.verl_backend.preflight import preflight
+from grpo.verl_backend.scripts import scripts
 
-LOGGERS = ("console", "file", "tensorboard", "wandb", "swanlab", "mlflow")
 # Changed keys that mean nothing here: --debug's display, and the parts of a small model that this engine does not make.
 _NOTHING = ("launcher.debug", "launcher.scratch.", "launcher.sft.")
 _EMBEDDED = "use --engine embedded"
@@ -46,16 +50,10 @@ _ONLY: dict[str, tuple[Callable[[Any], bool], str]] = {
         "megatron has its own set of keys and comes with a later version; use fsdp2",
     ),
     "trainer.device": (
-        lambda value: value in ("auto", "cuda"),
-        f"verl trains on CUDA; {_EMBEDDED}",
-    ),
-    "trainer.logger": (
-        lambda value: set(value) <= set(LOGGERS),
-        f"verl {VERL_VERSION} writes to {', '.join(LOGGERS)} only",
+        lambda value: value != "mps",
+        f"verl trains on CUDA, and on the CPU for debugging; {_EMBEDDED}",
     ),
 }
-# Groups of keys that verl still accepts from its older versions and no longer reads.
-_UNREAD = ("custom_reward_function.", "reward_model.", "sandbox_fusion.")
 
 
 class VerlEngine:
@@ -63,18 +61,15 @@ class VerlEngine:
 
     name = "verl"
 
-    def refusals(self, run: Run) -> list[str]:
+    def refusals(self, run: Run, *, here: bool = True) -> list[Refusal]:
         """Settings this engine cannot honour, one line each with what to do instead."""
-        lines = []
+        environment = find_environment(device_of(run)) if here else None
+        lines = misfits(overrides(run), environment.config if environment else None)
+        known = [] if lines else preflight(run, gather(run, here=here))
         for key, (honoured, instead) in _ONLY.items():
             value = _value(run, key)
             if not honoured(value):
                 lines.append(f"{key}={_shown(value)} ({run.origins.get(key, 'default')}): {instead}")
-        if not run.origins.get("launcher.max_reward_errors", "default").startswith("default"):
-            lines.append(
-                "launcher.max_reward_errors: verl's workers do not count failed reward calls yet; leave it out, "
-                f"or {_EMBEDDED}"
-            )
         data = run.config.data
         if not data.filter_overlong_prompts and data.truncation != "left":
             lines.append(
@@ -85,12 +80,14 @@ class VerlEngine:
             lines.append(
                 f"records and rewards made in Python do not reach verl's processes; name files, or {_EMBEDDED}"
             )
-        return lines + [
-            f"{key} ({run.origins.get(key, 'override')}): verl {VERL_VERSION} accepts this key and does not read it; "
-            "write the key of that purpose under `reward`"
-            for key in run.passthrough
-            if key.startswith(_UNREAD)
-        ]
+        trainer = run.config.trainer
+        if here and trainer.nnodes > 1 and run.config.launcher.ray_address is None:
+            lines.append(
+                f"trainer.nnodes={trainer.nnodes}: several machines need a Ray cluster; --ray_address HOST:PORT names "
+                "one, and the same command with --dry_run writes scripts that start one (launch_node.sh, launch.slurm)"
+            )
+        lines += reward_settings.refusals(run)
+        return [Refusal(line) for line in lines] + known
 
     def no_effect(self, run: Run) -> list[str]:
         """Changed keys that mean nothing here: said, not refused."""
@@ -98,15 +95,52 @@ class VerlEngine:
         return [key for key in changed if any(key == name or key.startswith(name) for name in _NOTHING)]
 
     def plan(self, run: Run) -> list[str]:
-        """The command that a shell can run, one override per line."""
-        lines = ["python3 -m verl.trainer.main_ppo", *(f"    {shlex.quote(word)}" for word in overrides(run))]
-        return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+        """The command that a shell can run, one override per line; before it, as comments, what had to be changed."""
+        python, words, notes = self._command(run)
+        return [*(f"# {note}" for note in notes), *command.shell_lines(python, words)]
+
+    def decided(self, run: Run) -> list[tuple[str, Any, str]]:
+        """What verl is told though the user did not ask: (key, value, origin)."""
+        return decided(run)
+
+    def scripts(self, run: Run) -> dict[str, str]:
+        """launch.sh, and for several machines two more: file name -> text."""
+        python, words, _ = self._command(run)
+        return scripts(run, python, words)
+
+    def _command(self, run: Run) -> tuple[str, list[str], list[str]]:
+        """(Python, overrides, what was changed to make them fit the installed verl)."""
+        environment = find_environment(device_of(run))
+        if environment is None:
+            return "python3", *guarded(overrides(run))
+        return str(environment.python), *guarded(overrides(run), environment.config)
+
+    def prepare(self, run: Run, say: Callable[[str], None]) -> None:
+        """Have verl installed and sound, and the cluster there that the run names. Raises EngineError."""
+        device = device_of(run)
+        environment = find_environment(device)
+        if environment is None:
+            say(f"verl is not installed yet: making its environment (./train.sh setup --engine verl --device {device})")
+            environment = install_environment(device, say)
+        if problems := environment_problems(environment, device):
+            raise EngineError("\n".join(problems))
+        if address := run.config.launcher.ray_address:
+            trainer = run.config.trainer
+            check_cluster(environment.python, address, nodes=trainer.nnodes, gpus=trainer.n_gpus_per_node)
 
     def train(self, run: Run) -> Result:
-        """Raises EngineError: this version prints the command and does not start verl."""
-        raise EngineError(
-            "the verl engine arrives in a later version; `--dry_run --engine verl` prints the command to run by hand"
-        )
+        """Train; raises EngineError, RewardError, or Interrupted."""
+        from grpo.verl_backend.training import train
+
+        environment = find_environment(device_of(run))
+        if environment is None:
+            raise EngineError("verl is not installed; ./train.sh setup --engine verl makes its environment")
+        return train(run, environment)
+
+
+def device_of(run: Run) -> str:
+    """Which of verl's environments the run needs, "cuda" or "cpu"."""
+    return "cpu" if run.config.trainer.device == "cpu" else "cuda"
 
 
 def _value(run: Run, key: str) -> Any:

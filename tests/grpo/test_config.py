@@ -12,12 +12,11 @@ from grpo import flags
 from grpo.config import ConfigError, Draft, Settings, read_recipe, read_yaml, recipe_files, recipe_line
 from grpo.hydra_text import hydra_value
 from grpo.resolve import Resolved, resolve
-from grpo.unlisted import RENAMED
 from grpo.values import WrongKind, convert, defaults
-from grpo.verl_backend.keys import verl_keys
 
 BATCH, N, LR = "data.train_batch_size", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.optim.lr"
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 NAMED = ("--data", "prompts.json", "--model", "scratch")  # so that no recipe stands in
 
 
@@ -279,11 +278,87 @@ def test_a_key_that_nobody_knows_is_refused_with_the_nearest(word: str, said: st
     assert problem == f"{word.lstrip('+~').partition('=')[0]} (override) is no key of ours and none of verl's; {said}"
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_a_name_that_verl_no_longer_reads_is_refused_with_the_new_one(old: str, new: str):
-    """VERL.md 3.4: verl 0.9.1 accepts some of these and ignores them."""
-    assert problems(f"++{old}=x") == [f"{old} (override) is the name that an older verl had for it; write {new}"]
-    assert new in defaults() or new in verl_keys()
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [  # VERL.md 3.4: verl 0.9.1 accepts some of these and ignores them
+        ("custom_reward_function.path=/奖励/a=b,c.py", "reward.custom_reward_function.path", "/奖励/a=b,c.py"),
+        ("+custom_reward_function.name=score", "reward.custom_reward_function.name", "score"),
+        ("actor_rollout_ref.actor.checkpoint.contents=[model]", f"{ACTOR}.checkpoint.save_contents", ["model"]),
+        ("actor_rollout_ref.actor.optim.warmup_style=cosine", f"{ACTOR}.optim.lr_scheduler_type", "cosine"),
+        ("actor_rollout_ref.actor.grad_clip=0.5", f"{ACTOR}.optim.clip_grad", 0.5),
+    ],
+)
+def test_an_older_name_of_ours_is_taken_for_the_new_one_and_said(word: str, key: str, value: object):
+    made = resolved(word)
+    assert made.settings()[key] == value
+    (note,) = made.notes
+    old = word.lstrip("+").partition("=")[0]
+    assert note.startswith(f"{old} (override) is called {key} since verl 0.")
+
+
+@pytest.mark.parametrize(
+    ("word", "passed"),
+    [
+        ("reward_model.reward_manager=dapo", "reward.reward_manager.name=dapo"),
+        ("reward_manager.name=dapo", "reward.reward_manager.name=dapo"),
+        ("reward_model.enable=True", "reward.reward_model.enable=True"),
+        ("reward_model.model.path=/m", "reward.reward_model.model_path=/m"),
+        ("reward_model.sandbox_fusion.url='http://x:1'", "reward.sandbox_fusion.url='http://x:1'"),
+        ("sandbox_fusion.url=/a=b", 'reward.sandbox_fusion.url="/a=b"'),
+        ("+ray_init.num_cpus=8", "+ray_kwargs.ray_init.num_cpus=8"),
+        ("trainer.val_generations_to_log_to_wandb=3", "trainer.log_val_generations=3"),
+        ("+reward_model.reward_kwargs.max_resp_len=9", "+reward.reward_kwargs.max_resp_len=9"),
+        (
+            f"{ROLLOUT}.update_weights_bucket_megabytes=9",
+            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes=9",
+        ),
+    ],
+)
+def test_an_older_name_of_verls_is_passed_on_under_the_new_one(word: str, passed: str):
+    """VERL.md 3.4."""
+    made = settings(word)
+    assert made.passthrough == {passed.lstrip("+").partition("=")[0]: passed}
+
+
+def test_older_names_in_a_file_and_in_a_group_are_translated_too(in_folder: Path):
+    Path("my.yaml").write_text("custom_reward_function: {path: a.py}\nreward_model: {enable: true}\n")
+    made = settings("--config", "my.yaml", "custom_reward_function={name: score}")
+    assert made["reward.custom_reward_function.path"] == "a.py"
+    assert made["reward.custom_reward_function.name"] == "score"
+    assert made.origins["reward.custom_reward_function.path"] == "my.yaml"
+    assert made.passthrough == {"reward.reward_model.enable": "++reward.reward_model.enable=True"}
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [  # VERL.md 3.4, where there is no name to translate to
+        ("reward_model.launch_reward_fn_async=True", "verl does not read it since 0.7.1; rewards are always computed"),
+        (
+            "reward_model.micro_batch_size_per_gpu=4",
+            "verl does not read it since 0.7.1; a reward model runs in its own",
+        ),
+        ("reward_model.strategy=fsdp", "verl does not read it since 0.7.1; a reward model runs in its own"),
+        ("reward_model.max_length=4", "verl does not read it since 0.7.1; reward models are set up by the keys under"),
+        ("algorithm.rollout_is=True", "verl does not read it since 0.6.1; write algorithm.rollout_correction.rollout"),
+        ("algorithm.rollout_is_threshold=2", "verl does not read it since 0.6.1; write algorithm.rollout_correction."),
+        ("trainer.use_legacy_worker_impl=enable", "verl does not read it since 0.8.0; there is one kind of workers"),
+        (
+            "data.reward_fn_key=source",
+            "verl does not read it since 0.7.1; verl always reads data_source; launcher.data",
+        ),
+        ("model_engine=megatron", "verl does not read it since 0.9.0; write actor_rollout_ref.actor.strategy=fsdp"),
+    ],
+)
+def test_a_key_that_verl_has_dropped_is_refused_with_what_to_do(word: str, said: str):
+    (problem,) = problems(f"+{word}")
+    assert problem.startswith(f"{word.partition('=')[0]} (override) cannot be used: {said}")
+
+
+def test_taking_away_an_older_name_is_refused_with_the_new_one():
+    assert problems("~custom_reward_function.path") == [
+        "custom_reward_function.path (override) is the name that an older verl had for it; "
+        "write reward.custom_reward_function.path"
+    ]
 
 
 def test_an_unknown_key_in_a_file_is_refused_with_the_files_name(in_folder: Path):

@@ -14,6 +14,7 @@ import pytest
 from grpo import flags
 from grpo.__main__ import main
 from grpo.flags import REPO
+from grpo.hydra_text import hydra_value
 from grpo.resolve import resolve
 from grpo.run_dir import open_run
 from grpo.values import defaults
@@ -132,10 +133,30 @@ def test_the_verl_engine_is_planned_to_its_exact_command(files: Path, capsys: py
     assert "actor_rollout_ref.rollout.n=8" in command
 
 
-def test_the_verl_engine_does_not_train_yet(files: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_for_verl_leaves_a_script_that_runs_by_itself(files: Path, capsys: pytest.CaptureFixture[str]):
+    words = ("--engine", "verl", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8", "--nnodes", "9", "--rollout_n", "8")
+    code, out, err = answer(capsys, *words, "--train_batch_size", "9", "--dry_run")
+    assert (code, err) == (0, "")
+    assert out.endswith("wrote outputs/launch.sh outputs/launch_node.sh outputs/launch.slurm\n")
+    script = (files / "outputs" / "launch.sh").read_text()
+    assert subprocess.run(["bash", "-n", files / "outputs" / "launch.sh"]).returncode == 0
+    assert f"data.train_files={hydra_value(f'{files}/outputs/data/train.parquet')}" in script.replace("'", "")
+    assert (files / "outputs" / "data" / "train.parquet").is_file()
+
+
+def test_a_dry_run_writes_nothing_into_the_folder_of_a_run(files: Path, capsys: pytest.CaptureFixture[str]):
+    (files / "outputs").mkdir()
+    (files / "outputs" / "run.json").write_text("{}")
+    code, out, _ = answer(capsys, *VERL_WORDS, "--dry_run")
+    assert code == 0
+    assert "wrote" not in out
+    assert [path.name for path in (files / "outputs").iterdir()] == ["run.json"]
+
+
+def test_verl_without_a_gpu_is_refused_with_what_trains_here(files: Path, capsys: pytest.CaptureFixture[str]):
     code, _, err = answer(capsys, *VERL_WORDS)
     assert code == 2
-    assert err == "error: the verl engine arrives in a later version; --dry_run --engine verl prints its command\n"
+    assert "--engine embedded trains without one, --device cpu runs verl for debugging" in err
 
 
 def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsys: pytest.CaptureFixture[str]):

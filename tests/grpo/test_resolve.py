@@ -8,7 +8,7 @@ import pytest
 
 from grpo import flags
 from grpo.config import ConfigError
-from grpo.defaults import SHIPPED_TRAIN, SHIPPED_VAL, STANDARD_MODEL, fit_batch
+from grpo.defaults import SHIPPED_TRAIN, SHIPPED_VAL, STANDARD_MODEL, fit_batch, share_batch
 from grpo.resolve import Resolved, resolve
 from grpo.run_dir import open_run
 
@@ -193,3 +193,24 @@ def test_resume_alone_where_there_is_nothing_to_go_on_with(in_folder: Path):
     with pytest.raises(ConfigError, match="outputs holds no unfinished run"):
         resolved("--resume")
     assert resolved("--resume", "--data", "p", "--model", "scratch").settings()["trainer.resume_mode"] == "auto"
+
+
+def test_long_responses_get_room_in_a_micro_batch_unless_the_user_set_it():
+    """S0-37: 2k prompt and 30k response."""
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    words = ("--model", "scratch", "--max_prompt_length", "2048", "--max_response_length", "30720")
+    made = resolved(*words)
+    assert got(made, key) == (32768, "launcher")
+    assert f"{key} is 32768, so that one prompt with its response fits" in made.notes
+    assert got(resolved(*words, f"{key}=40000"), key) == (40000, "override")
+    assert got(resolved("--model", "scratch"), key) == (16384, "default")
+
+
+def test_a_default_batch_is_one_that_all_gpus_share_evenly():
+    """S0-37: 9 machines of 8 GPUs; 256 prompts x 5 responses are not a multiple of 72, 288 x 5 are."""
+    made = resolved("--data", str(SHIPPED_TRAIN))
+    assert share_batch(made.draft, 72) == ["72 GPUs share a step evenly: train_batch_size is 288 instead of 256"]
+    assert got(made, BATCH) == got(made, MINI) == (288, "launcher")
+    assert share_batch(made.draft, 8) == []
+    own = resolved("--data", str(SHIPPED_TRAIN), "--train_batch_size", "256")
+    assert share_batch(own.draft, 72) == []  # the engine refuses it by name

@@ -105,6 +105,7 @@ def test_a_value_out_of_range_is_refused_with_its_origin(word: str, said: str):
         ("launcher.engine=embeded", "did you mean embedded?"),
         ("launcher.dtype=bf16", "did you mean bfloat16?"),
         ("trainer.resume_mode=resume_path", "is none of auto, disable"),
+        ("algorithm.adv_estimator=gpro", "did you mean grpo?"),  # verl: fails at step 1
         (f"{ACTOR}.kl_loss_type=full", "is none of kl, abs, mse, low_var_kl, k1, k2, k3"),  # verl: fails at step 1
     ],
 )
@@ -169,18 +170,6 @@ def test_the_small_new_model_needs_a_width_that_its_heads_can_share():
     assert problems("launcher.scratch.hidden_size=100") == [
         "launcher.scratch.hidden_size=100 (override) must be a multiple of 2 x num_heads = 8; take 96"
     ]
-
-
-def test_verl_shares_responses_evenly_between_gpus():
-    """PEERS.md row 6: n=5 on 8 GPUs needs batches of a multiple of 8; 100 lies between 96 and 104."""
-    words = ("--engine", "verl", "--n_gpus", "4", "--nnodes", "2")
-    rules.check(settings(*words))  # 256 x 5 = 160 x 8
-    assert problems(*words, "--train_batch_size", "100")[0] == (
-        "data.train_batch_size=100 (flag --train_batch_size) x rollout.n=5 cannot be shared evenly by 8 GPUs; "
-        "take 96 or 104"
-    )
-    rules.check(settings(*words, "--train_batch_size", "100", "--rollout_n", "8"))
-    rules.check(settings("--engine", "embedded", "--n_gpus", "8", "--train_batch_size", "100"))
 
 
 def test_micro_batches_are_counted_in_one_way():

@@ -10,8 +10,9 @@ import pytest
 
 from grpo import overrides as command_line
 from grpo.config import Draft
-from grpo.engine import EngineError, Run
+from grpo.engine import Run
 from grpo.verl_backend.engine import VerlEngine
+from grpo.verl_backend.guard import guarded
 from grpo.verl_backend.overrides import overrides
 
 MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"
@@ -27,7 +28,7 @@ def run_of(*words: str, out: Path = Path("/out"), **changes: Any) -> Run:
 
 
 def test_the_defaults_are_refused_nothing():
-    assert VerlEngine().refusals(run_of()) == []
+    assert VerlEngine().refusals(run_of(), here=False) == []
     assert VerlEngine().no_effect(run_of()) == []
 
 
@@ -41,31 +42,35 @@ def test_the_defaults_are_refused_nothing():
         ("actor_rollout_ref.model.path=scratch", "actor_rollout_ref.model.path=scratch (override): verl needs a model"),
         ("actor_rollout_ref.actor.strategy=megatron", "actor_rollout_ref.actor.strategy=megatron (override): megatron"),
         ("trainer.device=mps", "trainer.device=mps (override): verl trains on CUDA"),
-        ("trainer.logger=[console,visualdl]", "trainer.logger=['console', 'visualdl'] (override): verl 0.9.1 writes"),
-        ("launcher.max_reward_errors=0.5", "launcher.max_reward_errors: verl's workers do not count"),
         (
             "data.filter_overlong_prompts=false",
             "data.truncation=error: verl cuts prompts that are too long on the left",
         ),
-        # keys that verl still parses and no longer reads: VERL.md 3.4
-        ("reward_model.num_workers=2", "reward_model.num_workers (override): verl 0.9.1 accepts this key and does not"),
-        (
-            "sandbox_fusion.max_concurrent=2",
-            "sandbox_fusion.max_concurrent (override): verl 0.9.1 accepts this key and",
-        ),
     ],
 )
 def test_what_verl_cannot_honour_is_refused_by_name_with_what_to_do(word: str, begins: str):
-    (line,) = VerlEngine().refusals(run_of(word))
-    assert line.startswith(begins)
-    assert "\n" not in line
-    assert any(todo in line for todo in ("use ", "write ", "choose ", "leave it out", "only", "set it to", "name "))
+    (refusal,) = VerlEngine().refusals(run_of(word), here=False)
+    assert refusal.text.startswith(begins)
+    assert "\n" not in refusal.text
+    assert any(
+        todo in refusal.text for todo in ("use ", "write ", "choose ", "leave it out", "only", "set it to", "name ")
+    )
 
 
 def test_prompts_and_rewards_made_in_python_are_refused():
-    (line,) = VerlEngine().refusals(run_of(records=[]))
-    assert "name files" in line
-    assert VerlEngine().refusals(run_of(reward=lambda: 1.0)) == [line]
+    (line,) = VerlEngine().refusals(run_of(records=[]), here=False)
+    assert "name files" in line.text
+    assert VerlEngine().refusals(run_of(reward=lambda: 1.0), here=False) == [line]
+
+
+def test_what_verl_cannot_read_and_what_cannot_work_is_refused_beside_it():
+    word = "actor_rollout_ref.rollout.max_num_batched_tokens=abc"
+    (misfit,) = VerlEngine().refusals(run_of(word), here=False)
+    assert misfit.text == f"{word}: verl wants a whole number here; verl's default is 8192"
+    words = ("trainer.n_gpus_per_node=8", "data.train_batch_size=100", "launcher.min_response_length=2")
+    unable, uneven = VerlEngine().refusals(run_of(*words), here=False)
+    assert unable.fix == {}
+    assert uneven.fix == {"data.train_batch_size": 96}  # the nearer of 96 and 104, the lower where both are
 
 
 def test_keys_without_meaning_here_are_listed():
@@ -80,14 +85,9 @@ def test_a_shell_gets_the_very_words_from_the_printed_command():
         "+trainer.note='a b'",
         out=Path("/输 出"),
     )
-    lines = VerlEngine().plan(run)
+    lines = [line for line in VerlEngine().plan(run) if not line.startswith("# ")]
     assert lines[0] == "python3 -m verl.trainer.main_ppo \\"
     assert not lines[-1].endswith("\\")
     script = 'python3() { printf "%s\\0" "$@"; }\n' + "\n".join(lines)
     got = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")
-    assert got == ["-m", "verl.trainer.main_ppo", *overrides(run), ""]
-
-
-def test_train_says_that_it_arrives_later():
-    with pytest.raises(EngineError, match="arrives in a later version; `--dry_run --engine verl` prints"):
-        VerlEngine().train(run_of())
+    assert got == ["-m", "verl.trainer.main_ppo", *guarded(overrides(run))[0], ""]
