@@ -28,7 +28,7 @@ from grpo.values import (
     references,
     shown,
 )
-from grpo.verl_backend.renamed import new_name
+from grpo.verl_backend.settings.renamed import new_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

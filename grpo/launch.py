@@ -57,7 +57,7 @@ def choose_engine(settings: Settings, *, in_python: bool = False) -> tuple[Engin
     if name == "auto" and (in_python or settings[MODEL] == "scratch"):
         name, why = "embedded", "engine embedded: the run needs what lives in this process"
     elif name == "auto":
-        from grpo.verl_backend.environment import automatic_engine
+        from grpo.verl_backend.installation.environment import automatic_engine
 
         name, why = automatic_engine(settings["trainer.device"])
     if name == "verl":

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from grpo.config import Draft
 from grpo.hydra_text import cut, hydra_value, read_override
 from grpo.values import TEXT_OR_LIST, WrongKind, convert, defaults, flatten, groups, kind, shown
-from grpo.verl_backend.keys import verl_keys
-from grpo.verl_backend.renamed import is_old_group, new_name
+from grpo.verl_backend.settings.keys import verl_keys
+from grpo.verl_backend.settings.renamed import is_old_group, new_name
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -15,8 +15,8 @@ def refused_by_verl(key: str, *, added: bool, likeness: float = 0.8) -> str | No
     added: it may be new to verl (written +key or ++key, or in a file). likeness: of a known key beside it from which on
     a new one counts as misspelled.
     """
-    from grpo.verl_backend.keys import sibling, verl_keys
-    from grpo.verl_backend.renamed import gone, new_name
+    from grpo.verl_backend.settings.keys import sibling, verl_keys
+    from grpo.verl_backend.settings.renamed import gone, new_name
 
     if new := new_name(key):  # with a value it is translated; this one takes a key away
         return f"is the name that an older verl had for it; write {new[0]}"
@@ -39,6 +39,6 @@ def near_key(key: str, theirs: Iterable[str] = ()) -> str | None:
     """The key, ours or verl's, that `key` was most likely meant to be; a flag's name leads to the flag."""
     if key in by_spelling():
         return f"--{key}"
-    from grpo.verl_backend.keys import nearest_key
+    from grpo.verl_backend.settings.keys import nearest_key
 
     return nearest_key(key, [*defaults(), *(name for name in theirs if name not in defaults())])

@@ -28,7 +28,7 @@ from grpo.flags import by_spelling, parse
 from grpo.resolve import resolve
 from grpo.run_dir import open_run
 from grpo.values import defaults, flatten, groups
-from grpo.verl_backend.keys import verl_keys
+from grpo.verl_backend.settings.keys import verl_keys
 from reward_funcs import Sample, compute_score, load_reward, rehearse
 from tests import readme_tables
 from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, links, prose, shown_files, text_of

@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from grpo.verl_backend import environment
-from grpo.verl_backend.pairs import ON_CPU, PAIRINGS
+from grpo.verl_backend.installation import environment
+from grpo.verl_backend.installation.pairs import ON_CPU, PAIRINGS
 
 PYTHONS = [
     ("verl-cuda", "3.10"),

@@ -21,13 +21,20 @@ TOGETHER = {
 ROOM_OF = {module: room for room, modules in TOGETHER.items() for module in modules}
 MAIN_MAY = {
     *("config", "run_dir", "commands", "data_prep", "reward_funcs", "engine", "report", "metrics", "atomic"),
-    *("embedded.engine", "verl_backend.engine", "verl_backend.environment"),  # the latter for --engine auto
+    *(
+        "embedded.engine",
+        "verl_backend.engine",
+        "verl_backend.installation.environment",
+    ),  # the latter for --engine auto
 }
 MAY_IMPORT = {
     "main": MAIN_MAY,
-    "commands": MAIN_MAY | {f"verl_backend.{name}" for name in ("export", "environment", "failures", "child_log")},
+    "commands": MAIN_MAY | {
+        f"verl_backend.{name}"
+        for name in ("finishing.export", "installation.environment", "failures", "running.child_log")
+    },
     # resolve.py reads a stored run for a bare --resume; the keys that verl knows are a list, not the engine.
-    "config": {"verl_backend.keys", "verl_backend.renamed", "run_dir", "hydra_text"},
+    "config": {"verl_backend.settings.keys", "verl_backend.settings.renamed", "run_dir", "hydra_text"},
     "run_dir": {"config", "atomic", "hydra_text"},
     "engine": set(),
     "atomic": set(),
@@ -42,12 +49,13 @@ MAY_IMPORT = {
     # What runs inside verl's own processes and environment: it may see the rewards, and nothing of the launcher.
     "verl_inside": {"reward_funcs", "atomic"},
     "data_prep": set(),
-    "reward_funcs": set(),
+    "reward_funcs": {"reward_models"},
+    "reward_models": {"reward_funcs"},  # rewards that are models: the only ones with torch, and only when asked for
 }
 # Heavy or foreign packages, and the only rooms that may name them at all.
 HEAVY = {
-    "torch": {"algorithm", "embedded", "verl_inside"},
-    "transformers": {"embedded", "verl_inside"},
+    "torch": {"algorithm", "embedded", "verl_inside", "reward_models"},
+    "transformers": {"embedded", "verl_inside", "reward_models"},
     "verl": {"verl_inside"},  # runs as a subprocess
     "vllm": {"verl_inside"},
     "ray": {"verl_inside"},
@@ -65,6 +73,8 @@ def python_files() -> list[Path]:
 def room_of(module: str) -> str:
     """`grpo.embedded.loop` -> `embedded`, `grpo.flags` -> `config`, `data_prep.convert` -> `data_prep`."""
     parts = module.split(".")
+    if parts[:2] == ["reward_funcs", "models"]:
+        return "reward_models"
     if parts[0] != "grpo":
         return parts[0]
     if parts[1:3] == ["verl_backend", "inside"]:
@@ -114,7 +124,7 @@ def test_no_file_imports_against_the_map(path: Path):
 @pytest.mark.parametrize(
     ("module", "imported"),
     [
-        ("grpo.embedded.loop", "grpo.verl_backend.keys"),
+        ("grpo.embedded.loop", "grpo.verl_backend.settings.keys"),
         ("grpo.verl_backend.engine", "grpo.embedded.engine"),
         ("grpo.launch", "grpo.embedded.loop"),
         ("grpo.launch", "grpo.algorithm"),

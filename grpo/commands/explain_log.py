@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from grpo.engine import EngineError
 from grpo.help import language
-from grpo.verl_backend.child_log import clean
 from grpo.verl_backend.failures import UNKNOWN, explain, render
+from grpo.verl_backend.running.child_log import clean
 
 LOG = "verl.log"
 LAST = 20  # lines shown of the log

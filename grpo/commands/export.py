@@ -15,12 +15,12 @@ _NAME = "./train.sh export"
 
 def main(argv: list[str]) -> int:
     """Run the command. Raises EngineError for a checkpoint or a folder that will not do."""
-    from grpo.verl_backend.export import actor_of, export
+    from grpo.verl_backend.finishing.export import actor_of, export
 
     given = _arguments(argv)
     checkpoint = _checkpoint(given.source, given.output_dir)
     actor = actor_of(checkpoint)  # what is wrong with it is said before what is wrong with the machine
-    from grpo.verl_backend.environment import find_environment
+    from grpo.verl_backend.installation.environment import find_environment
 
     target = given.to or given.output_dir / "export" / actor.parent.name
     environment = find_environment("cuda") or find_environment("cpu")

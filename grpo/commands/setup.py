@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from grpo.config import ConfigError
 from grpo.engine import EngineError
-from grpo.verl_backend.environment import (
+from grpo.verl_backend.installation.environment import (
     NAMED,
     Machine,
     VerlEnvironment,

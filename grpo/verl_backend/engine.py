@@ -11,14 +11,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from grpo.engine import EngineError, Refusal, Result, Run
-from grpo.verl_backend import command, reward_settings
-from grpo.verl_backend.cluster import check_cluster
-from grpo.verl_backend.environment import environment_problems, find_environment, install_environment
-from grpo.verl_backend.facts import gather
-from grpo.verl_backend.guard import guarded, misfits
-from grpo.verl_backend.overrides import decided, overrides
-from grpo.verl_backend.preflight import preflight
-from grpo.verl_backend.scripts import scripts
+from grpo.verl_backend.checks.facts import gather
+from grpo.verl_backend.checks.preflight import preflight
+from grpo.verl_backend.installation.environment import environment_problems, find_environment, install_environment
+from grpo.verl_backend.running.cluster import check_cluster
+from grpo.verl_backend.settings import command, reward_settings
+from grpo.verl_backend.settings.guard import guarded, misfits
+from grpo.verl_backend.settings.overrides import decided, overrides
+from grpo.verl_backend.settings.scripts import scripts
 
 # Changed keys that mean nothing here: --debug's display, and the parts of a small model that this engine does not make.
 _NOTHING = ("launcher.debug", "launcher.scratch.", "launcher.sft.")

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from grpo.verl_backend.child_log import clean, parted
+from grpo.verl_backend.running.child_log import clean, parted
 
 FAILURES = Path(__file__).with_name("failures.yaml")
 UNKNOWN = "unknown"

@@ -16,17 +16,18 @@ from grpo.engine import EngineError, Interrupted, Result, Run, schedule
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
 from grpo.report import write_report
-from grpo.verl_backend import command, failures
-from grpo.verl_backend.cluster import ray_environment
-from grpo.verl_backend.environment import VerlEnvironment
-from grpo.verl_backend.export import correct_saved_model, export
-from grpo.verl_backend.guard import guarded
-from grpo.verl_backend.overrides import overrides
-from grpo.verl_backend.phases import Phases
-from grpo.verl_backend.process import Command, Ending, run_watched
-from grpo.verl_backend.records import Records
-from grpo.verl_backend.resume import newest_whole, resume_overrides, step_of
-from grpo.verl_backend.scripts import scripts
+from grpo.verl_backend import failures
+from grpo.verl_backend.finishing.export import correct_saved_model, export
+from grpo.verl_backend.finishing.resume import newest_whole, resume_overrides, step_of
+from grpo.verl_backend.installation.environment import VerlEnvironment
+from grpo.verl_backend.recording.records import Records
+from grpo.verl_backend.running.cluster import ray_environment
+from grpo.verl_backend.running.phases import Phases
+from grpo.verl_backend.running.process import Command, Ending, run_watched
+from grpo.verl_backend.settings import command
+from grpo.verl_backend.settings.guard import guarded
+from grpo.verl_backend.settings.overrides import overrides
+from grpo.verl_backend.settings.scripts import scripts
 
 LOG = "verl.log"
 LAST_LINES = 12  # of the log, shown when a run fails

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo.verl_backend import environment, places
-from grpo.verl_backend.environment import NAMED
+from grpo.verl_backend.installation import environment, places
+from grpo.verl_backend.installation.environment import NAMED
 
 REPO = places.REPO
 H100 = "GPU-5a1c3f0e-{i}b7d-4c1a-9a55-0d0d8a1f2b3c, NVIDIA H100 80GB HBM3, 81559, 580.95.05, 9.0"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo.verl_backend.child_log import News, Tail, Tracebacks, clean, parted, tells_death
-from grpo.verl_backend.phases import Phases
+from grpo.verl_backend.running.child_log import News, Tail, Tracebacks, clean, parted, tells_death
+from grpo.verl_backend.running.phases import Phases
 
 HEAD = "Traceback (most recent call last):"
 

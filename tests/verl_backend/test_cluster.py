@@ -15,7 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from grpo.engine import EngineError, Run
-from grpo.verl_backend import cluster, tree
+from grpo.verl_backend.running import cluster, tree
 
 
 def files(root: Path, contents: dict[str, str]) -> Path:
@@ -157,7 +157,7 @@ def test_a_node_script_without_its_words_says_how_to_run_it(tmp_path: Path):
 @pytest.fixture(scope="session")
 def verl_python(missing: Callable[[str], NoReturn]) -> Path:
     """The interpreter of the environment that has verl and Ray, for CPUs."""
-    from grpo.verl_backend.environment import find_environment
+    from grpo.verl_backend.installation.environment import find_environment
 
     found = find_environment("cpu")
     return found.python if found else missing("verl for CPUs; ./train.sh setup --engine verl --device cpu")
@@ -177,7 +177,7 @@ def test_two_real_nodes_start_are_counted_train_and_leave_nothing(tmp_path: Path
     check = tmp_path / "check.py"
     check.write_text(
         "import os, sys\nfrom pathlib import Path\nfrom grpo.engine import EngineError\n"
-        "from grpo.verl_backend.cluster import check_cluster\n"
+        "from grpo.verl_backend.running.cluster import check_cluster\n"
         "python, address = Path(sys.argv[1]), os.environ['RAY_ADDRESS']\n"
         "found = check_cluster(python, address, nodes=2, gpus=1)\n"
         "print('nodes', len(found.nodes), 'free', found.free)\n"

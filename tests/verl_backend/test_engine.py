@@ -12,8 +12,8 @@ from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Run
 from grpo.verl_backend.engine import VerlEngine
-from grpo.verl_backend.guard import guarded
-from grpo.verl_backend.overrides import overrides
+from grpo.verl_backend.settings.guard import guarded
+from grpo.verl_backend.settings.overrides import overrides
 
 MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"
 

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from grpo.engine import EngineError
-from grpo.verl_backend import environment as room
-from grpo.verl_backend import places
-from grpo.verl_backend.environment import NAMED, environment_problems, find_environment, install_environment
+from grpo.verl_backend.installation import environment as room
+from grpo.verl_backend.installation import places
+from grpo.verl_backend.installation.environment import (
+    NAMED,
+    environment_problems,
+    find_environment,
+    install_environment,
+)
 from tests.verl_backend.machines import CUDA, T4, bare_machine, cards, nvidia_smi, python_with
 
 

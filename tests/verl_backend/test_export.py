@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from grpo import __main__ as command_line
 from grpo.engine import EngineError
 from grpo.publish import damaged
-from grpo.verl_backend.export import actor_of, correct_saved_model, export
+from grpo.verl_backend.finishing.export import actor_of, correct_saved_model, export
 from grpo.verl_backend.inside import shards
 from grpo.verl_backend.inside.shards import MergeError, open_shards
 

@@ -70,7 +70,7 @@ def test_the_real_error_is_explained(name: str, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.verl
 def test_each_message_stands_where_its_sample_says(missing: Callable[[str], NoReturn]) -> None:
     """In the packages of the environment that verl runs in on a CPU: a new version may say it in other words."""
-    from grpo.verl_backend.environment import find_environment
+    from grpo.verl_backend.installation.environment import find_environment
 
     environment = find_environment("cpu")
     if environment is None:

@@ -10,8 +10,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from grpo.engine import EngineError
-from grpo.verl_backend import keys, renamed
-from grpo.verl_backend.guard import FRACTIONS, HARMLESS, guarded, misfits
+from grpo.verl_backend.settings import keys, renamed
+from grpo.verl_backend.settings.guard import FRACTIONS, HARMLESS, guarded, misfits
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo.verl_backend import environment as room
-from grpo.verl_backend.environment import NAMED, Gpu, attention_for, automatic_engine, look, visible_gpus
+from grpo.verl_backend.installation import environment as room
+from grpo.verl_backend.installation.environment import NAMED, Gpu, attention_for, automatic_engine, look, visible_gpus
 from tests.verl_backend.machines import CUDA, H100, T4, V100, bare_machine, cards, nvidia_smi, python_with
 
 
@@ -126,7 +126,7 @@ def test_without_gpus_the_answer_is_there_at_once_and_without_torch(tmp_path: Pa
     program = """
 import sys, time
 begun = time.perf_counter()
-from grpo.verl_backend.environment import automatic_engine
+from grpo.verl_backend.installation.environment import automatic_engine
 answer = automatic_engine()
 print(answer[1])
 assert "torch" not in sys.modules

@@ -18,9 +18,9 @@ from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Run
 from grpo.hydra_text import hydra_value
-from grpo.verl_backend import keys
-from grpo.verl_backend.guard import guarded
-from grpo.verl_backend.overrides import ONLY_AT_THE_END, PLAIN_TEMPLATE, decided, overrides
+from grpo.verl_backend.settings import keys
+from grpo.verl_backend.settings.guard import guarded
+from grpo.verl_backend.settings.overrides import ONLY_AT_THE_END, PLAIN_TEMPLATE, decided, overrides
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 ODD = [

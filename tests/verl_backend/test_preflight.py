@@ -15,12 +15,12 @@ import pytest
 from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Refusal, Run
-from grpo.verl_backend import facts as facts_of
-from grpo.verl_backend.effective import effective
-from grpo.verl_backend.facts import Facts
-from grpo.verl_backend.machine import checkpoint_bytes
-from grpo.verl_backend.preflight import preflight
-from grpo.verl_backend.shares import divisors, multiples_near, nearest
+from grpo.verl_backend.checks import facts as facts_of
+from grpo.verl_backend.checks.facts import Facts
+from grpo.verl_backend.checks.machine import checkpoint_bytes
+from grpo.verl_backend.checks.preflight import preflight
+from grpo.verl_backend.checks.shares import divisors, multiples_near, nearest
+from grpo.verl_backend.settings.effective import effective
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 MINI, MICRO = f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"

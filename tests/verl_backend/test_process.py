@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from grpo.engine import EngineError
-from grpo.verl_backend import shared_memory, tree
-from grpo.verl_backend.places import find_environment
-from grpo.verl_backend.process import Command, Ending, run_watched
+from grpo.verl_backend.installation.places import find_environment
+from grpo.verl_backend.running import shared_memory, tree
+from grpo.verl_backend.running.process import Command, Ending, run_watched
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="reads /proc")
@@ -204,8 +204,8 @@ def test_what_a_callback_raises_ends_the_run_and_is_raised_again(run, tmp_path: 
 def test_the_run_ends_when_the_launcher_is_killed(tmp_path: Path):
     launcher = f"""
 from pathlib import Path
-from grpo.verl_backend.places import find_environment
-from grpo.verl_backend.process import Command, run_watched
+from grpo.verl_backend.installation.places import find_environment
+from grpo.verl_backend.running.process import Command, run_watched
 program = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
 run_watched(Command(({sys.executable!r}, "-c", program), {{}}, Path.cwd()), Path("log"), on_line=print,
             on_tick=lambda: None, hang_minutes=0, progressed=lambda: None)

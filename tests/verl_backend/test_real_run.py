@@ -18,7 +18,7 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture(scope="module", autouse=True)
 def _verl_is_installed(missing: Callable[[str], NoReturn]) -> None:
-    from grpo.verl_backend.environment import find_environment
+    from grpo.verl_backend.installation.environment import find_environment
 
     if find_environment("cpu") is None:
         missing("real verl needs `./train.sh setup --engine verl --device cpu`")

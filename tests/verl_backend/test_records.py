@@ -22,8 +22,8 @@ from grpo.config import Draft
 from grpo.engine import Run
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog, read_lines
-from grpo.verl_backend import step_values
-from grpo.verl_backend.records import Records
+from grpo.verl_backend.recording import step_values
+from grpo.verl_backend.recording.records import Records
 from reward_funcs import RewardError
 
 A, B = "11111111-aaaa", "00000000-bbbb"  # uids of two prompts; verl's are random, so B's dump comes before A's

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from grpo.engine import EngineError
-from grpo.verl_backend.overrides import overrides
-from grpo.verl_backend.resume import resume_overrides, step_of
+from grpo.verl_backend.finishing.resume import resume_overrides, step_of
+from grpo.verl_backend.settings.overrides import overrides
 from tests.verl_backend.test_engine import run_of
 
 FILES = ("model", "optim", "extra_state")

@@ -19,8 +19,8 @@ from data_prep.record import Record
 from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Run
-from grpo.verl_backend import reward_settings
-from grpo.verl_backend.reward_settings import INSIDE
+from grpo.verl_backend.settings import reward_settings
+from grpo.verl_backend.settings.reward_settings import INSIDE
 from reward_funcs import RewardError, Sample, load_reward, score_batch
 
 PARTS = """
@@ -260,7 +260,7 @@ def test_verls_own_loader_and_managers_call_it(
     tmp_path: Path, manager: str, rewards: list[float], missing: Callable[[str], Any]
 ):
     """Responses of 2, 3 and 1 tokens. dapo, with a limit of 3 and a buffer of 2, takes off half of what is over 1."""
-    from grpo.verl_backend.environment import find_environment
+    from grpo.verl_backend.installation.environment import find_environment
 
     verl = find_environment("cpu")
     if verl is None:

@@ -11,7 +11,7 @@ import pytest
 from grpo.commands import setup
 from grpo.config import ConfigError
 from grpo.engine import EngineError
-from grpo.verl_backend.environment import NAMED
+from grpo.verl_backend.installation.environment import NAMED
 from tests.verl_backend.machines import CPU, CUDA, H100, T4, bare_machine, cards, nvidia_smi, python_with
 
 VERL = ["--engine", "verl"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.verl_backend.environment import (
+from grpo.verl_backend.installation.environment import (
     NAMED,
     VerlEnvironment,
     environment_problems,

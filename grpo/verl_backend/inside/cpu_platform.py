@@ -1,6 +1,6 @@
 """A CPU as a platform of verl, so that the real verl (Ray, FSDP, vLLM) runs on a laptop.
 
-Leaves out vLLM's own processes (vllm_on_cpu.py) and the settings that a CPU needs (grpo/verl_backend/on_cpu.py).
+Leaves out vLLM's own processes (vllm_on_cpu.py) and the settings that a CPU needs (settings/on_cpu.py).
 
 verl imports this module in each of its processes (VERL_USE_EXTERNAL_MODULES) and takes the class by VERL_PLATFORM=cpu.
 verl's FSDP engine is written for accelerators; what of it, of torch and of the package metadata cannot work on a CPU is

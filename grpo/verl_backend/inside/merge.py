@@ -1,6 +1,6 @@
 """`python -m grpo.verl_backend.inside.merge ACTOR FOLDER`: verl's FSDP shards as a Hugging Face folder, and checked.
 
-Runs in verl's environment, started by grpo/verl_backend/export.py, which makes the folder appear whole or not at all.
+Runs in verl's environment, started by finishing/export.py, which makes the folder appear whole or not at all.
 Prints a line for each stage; a problem is one line on standard error and exit code 2.
 """
 

@@ -32,7 +32,7 @@ def compute_score(
     """The score of one response and its parts. The keyword arguments come from `reward_kwargs`.
 
     reward_file, reward_name: as reward_funcs.load_reward takes them; no file = the shipped reward
-    calls_folder: where each call is written down, for grpo/verl_backend/records.py; None: nowhere
+    calls_folder: where each call is written down, for grpo/verl_backend/recording/records.py; None: nowhere
     failed: what becomes of a response whose reward fails, once that is written down. `drop` raises, and verl's V1
         trainer leaves the response out of its group, as the embedded engine does. `zero` scores 0 without parts, for
         verl's older trainer (`trainer.use_v1=False`), which an exception would end.

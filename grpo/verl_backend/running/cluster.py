@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grpo.engine import EngineError, Run
 
-NODES = Path(__file__).resolve().parent / "inside" / "ray_nodes.py"
+NODES = Path(__file__).resolve().parents[1] / "inside" / "ray_nodes.py"
 CONNECT = 5.0  # seconds for the address to answer
 ANSWER = 90.0  # seconds for Ray to: its import alone takes some on a cold disk
 NODE_BODY = Path(__file__).resolve().with_name("node.sh")

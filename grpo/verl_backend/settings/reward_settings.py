@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo.engine import Run
 
-INSIDE = Path(__file__).resolve().with_name("inside")
+INSIDE = Path(__file__).resolve().parents[1] / "inside"
 CALLS = "reward_parts"  # folder in a run's folder: what the workers write down, for records.py
 FUNCTION = "reward.custom_reward_function"
 MANAGER = "reward.reward_manager"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from grpo.verl_backend.child_log import parted
+from grpo.verl_backend.running.child_log import parted
 
 WORKERS = "starting workers"
 READY = "starting the rollout"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from grpo.verl_backend.child_log import News, Tail, Tracebacks, parted, tells_death
+from grpo.verl_backend.running.child_log import News, Tail, Tracebacks, parted, tells_death
 
 
 class Watch:

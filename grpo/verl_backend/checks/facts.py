@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo.engine import Run
 from grpo.hydra_text import read_override
-from grpo.verl_backend.environment import environment_problems, find_environment, look
+from grpo.verl_backend.installation.environment import environment_problems, find_environment, look
 
 # A process that torchrun (or a PyTorch job of Kubernetes) has started; verl starts its own through Ray.
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 
 from grpo.engine import EngineError
-from grpo.verl_backend.nvidia import Gpu, Machine, attention_for, driver_problem, look, visible_gpus
-from grpo.verl_backend.places import NAMED, REPO, VerlEnvironment, find_environment, made_here
-from grpo.verl_backend.soundness import environment_problems, import_problems
+from grpo.verl_backend.installation.nvidia import Gpu, Machine, attention_for, driver_problem, look, visible_gpus
+from grpo.verl_backend.installation.places import NAMED, REPO, VerlEnvironment, find_environment, made_here
+from grpo.verl_backend.installation.soundness import environment_problems, import_problems
 
 __all__ = [
     "NAMED",

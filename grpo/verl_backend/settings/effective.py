@@ -8,8 +8,8 @@ from typing import Any
 
 from grpo.engine import Run
 from grpo.hydra_text import cut, read_override
-from grpo.verl_backend.keys import follow, verl_keys
-from grpo.verl_backend.overrides import settings
+from grpo.verl_backend.settings.keys import follow, verl_keys
+from grpo.verl_backend.settings.overrides import settings
 
 BATCH, MINI = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
 N = "actor_rollout_ref.rollout.n"

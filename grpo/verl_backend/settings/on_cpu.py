@@ -11,7 +11,9 @@ from typing import Any
 
 from grpo.engine import Run
 
-PLUGIN = Path(__file__).with_name("inside") / "cpu_plugin"  # a folder whose *.dist-info tells vLLM about ours
+PLUGIN = (
+    Path(__file__).resolve().parents[1] / "inside" / "cpu_plugin"
+)  # a folder whose *.dist-info tells vLLM about ours
 LOGICAL_CPUS = 32  # verl's actors each ask Ray for one and hardly use it; with fewer they wait for ever
 ACTOR, REF, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout"))
 

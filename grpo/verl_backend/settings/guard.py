@@ -13,8 +13,8 @@ from typing import Any
 
 from grpo.engine import EngineError
 from grpo.hydra_text import cut, hydra_value, read_override
-from grpo.verl_backend import keys, renamed
-from grpo.verl_backend.keys import MANDATORY, VERL_VERSION
+from grpo.verl_backend.settings import keys, renamed
+from grpo.verl_backend.settings.keys import MANDATORY, VERL_VERSION
 
 # Whole-number defaults of keys that take any number.
 FRACTIONS = (

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo.engine import Run
-from grpo.verl_backend import on_cpu
+from grpo.verl_backend.settings import on_cpu
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 PROGRAM = ("-m", "verl.trainer.main_ppo")
 
 

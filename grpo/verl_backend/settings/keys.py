@@ -1,8 +1,8 @@
 """Every key that verl's trainer knows, with its default. Leaves out what the keys mean and which we set.
 
 A snapshot of the supported verl's composed configuration ships with us, so that planning needs no verl; a test keeps it
-equal to the package. `python -m grpo.verl_backend.keys` writes it again from the installed verl. An installed verl of
-another version is asked for its own keys.
+equal to the package. `python -m grpo.verl_backend.settings.keys` writes it again from the installed verl. An installed
+verl of another version is asked for its own keys.
 """
 
 from __future__ import annotations

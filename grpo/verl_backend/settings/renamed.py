@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpo.verl_backend.keys import VERL_VERSION, older
+from grpo.verl_backend.settings.keys import VERL_VERSION, older
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 REWARDS = "0.7.1"  # moved everything about rewards under `reward`

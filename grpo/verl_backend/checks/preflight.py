@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator
 
 from grpo.engine import Refusal, Run
-from grpo.verl_backend.effective import BATCH, MINI, ULYSSES, Effective, N, effective
-from grpo.verl_backend.facts import TOKENIZER_FILES, Facts
-from grpo.verl_backend.machine import machine
-from grpo.verl_backend.shares import divisors, either, gpus_of, nearest, ranks, shares
+from grpo.verl_backend.checks.facts import TOKENIZER_FILES, Facts
+from grpo.verl_backend.checks.machine import machine
+from grpo.verl_backend.checks.shares import divisors, either, gpus_of, nearest, ranks, shares
+from grpo.verl_backend.settings.effective import BATCH, MINI, ULYSSES, Effective, N, effective
 
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 TP, DP, PP, EP = (f"{ROLLOUT}.{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model", "expert"))

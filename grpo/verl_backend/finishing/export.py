@@ -22,7 +22,7 @@ from grpo.atomic import atomic_write
 from grpo.engine import EngineError
 from grpo.publish import MANIFEST, SaveError, clear_leftovers, publish
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 MERGE = "grpo.verl_backend.inside.merge"
 MODEL = "actor_rollout_ref.model"
 # safetensors' names of what a config.json calls otherwise; others are buffers.
@@ -30,7 +30,7 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 class Environment(Protocol):
-    """What is needed of grpo.verl_backend.environment.VerlEnvironment."""
+    """What is needed of grpo.verl_backend.installation.environment.VerlEnvironment."""
 
     @property
     def python(self) -> Path:

@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 
 from grpo.engine import EngineError
-from grpo.verl_backend.pairs import NEWEST, PAIRINGS
+from grpo.verl_backend.installation.pairs import NEWEST, PAIRINGS
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 NAMED = "GRPO_VERL_PYTHON"  # a user's own Python that has verl (that of a Docker image, say)
 
 

@@ -15,9 +15,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from grpo.verl_backend.nvidia import driver_problem, look
-from grpo.verl_backend.pairs import NEWEST, OLDEST, ON_CPU, PAIRINGS, Pairing, pairing_of
-from grpo.verl_backend.places import NAMED, REPO, VerlEnvironment, distributions
+from grpo.verl_backend.installation.nvidia import driver_problem, look
+from grpo.verl_backend.installation.pairs import NEWEST, OLDEST, ON_CPU, PAIRINGS, Pairing, pairing_of
+from grpo.verl_backend.installation.places import NAMED, REPO, VerlEnvironment, distributions
 
 # Distribution -> the module that a run cannot do without.
 MODULES = {

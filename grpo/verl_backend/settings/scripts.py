@@ -9,7 +9,8 @@ import shlex
 from pathlib import Path
 
 from grpo.engine import Run
-from grpo.verl_backend import cluster, command
+from grpo.verl_backend.running import cluster
+from grpo.verl_backend.settings import command
 
 LAUNCH, NODE, SLURM = "launch.sh", "launch_node.sh", "launch.slurm"
 

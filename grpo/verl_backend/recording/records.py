@@ -22,10 +22,10 @@ from grpo.metrics.live import Progress
 from grpo.metrics.log import COMPLETIONS, MetricsLog, parse_line
 from grpo.metrics.names import with_both_names
 from grpo.metrics.outcome import Outcome
-from grpo.verl_backend import step_values
-from grpo.verl_backend.dumped import lines_of
-from grpo.verl_backend.reward_settings import CALLS
-from grpo.verl_backend.tails import Dump, Tail
+from grpo.verl_backend.recording import step_values
+from grpo.verl_backend.recording.dumped import lines_of
+from grpo.verl_backend.recording.tails import Dump, Tail
+from grpo.verl_backend.settings.reward_settings import CALLS
 from reward_funcs import RewardError
 
 VERL_METRICS = "verl_metrics.jsonl"  # VERL_FILE_LOGGER_PATH

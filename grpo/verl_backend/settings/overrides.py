@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 
 from grpo.engine import Run
 from grpo.hydra_text import hydra_value, leaves
-from grpo.verl_backend import on_cpu, reward_settings
-from grpo.verl_backend.cluster import ray_cpus
-from grpo.verl_backend.command import environment
-from grpo.verl_backend.keys import MANDATORY, verl_keys
-from grpo.verl_backend.nvidia import attention_for, visible_gpus
-from grpo.verl_backend.places import find_environment
+from grpo.verl_backend.installation.nvidia import attention_for, visible_gpus
+from grpo.verl_backend.installation.places import find_environment
+from grpo.verl_backend.running.cluster import ray_cpus
+from grpo.verl_backend.settings import on_cpu, reward_settings
+from grpo.verl_backend.settings.command import environment
+from grpo.verl_backend.settings.keys import MANDATORY, verl_keys
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 # What `custom_chat_template=plain` means, in the language that verl takes.
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 MODEL, ACTOR, REF, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))

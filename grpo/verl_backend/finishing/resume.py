@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.engine import EngineError, Run
-from grpo.verl_backend.overrides import ACTOR, settings
+from grpo.verl_backend.settings.overrides import ACTOR, settings
 
 _STEP = "global_step_"
 # What verl calls a part of a checkpoint -> how the file of each rank begins.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpo.engine import Refusal
-from grpo.verl_backend.effective import ADDRESS, GPUS, Effective
-from grpo.verl_backend.facts import Facts
+from grpo.verl_backend.checks.facts import Facts
+from grpo.verl_backend.settings.effective import ADDRESS, GPUS, Effective
 
 KEEP, CONTENTS = "trainer.max_actor_ckpt_to_keep", "actor_rollout_ref.actor.checkpoint.save_contents"
 BUCKET = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"

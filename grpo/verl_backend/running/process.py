@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any, Literal
 
 from grpo.engine import EngineError
-from grpo.verl_backend import shared_memory, tree
-from grpo.verl_backend.child_log import Tail
-from grpo.verl_backend.watch import Watch
+from grpo.verl_backend.running import shared_memory, tree
+from grpo.verl_backend.running.child_log import Tail
+from grpo.verl_backend.running.watch import Watch
 
 TICK = 0.25  # seconds between two looks at the log
 GRACE = 30.0  # seconds for verl to end its own tree after SIGTERM (it takes 2 to 8)

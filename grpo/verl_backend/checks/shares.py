@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 from grpo.engine import Refusal
-from grpo.verl_backend.effective import BATCH, MINI, Effective, N
-from grpo.verl_backend.facts import Facts
-from grpo.verl_backend.renamed import PER_GPU
+from grpo.verl_backend.checks.facts import Facts
+from grpo.verl_backend.settings.effective import BATCH, MINI, Effective, N
+from grpo.verl_backend.settings.renamed import PER_GPU
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 DYNAMIC, LOG_DYNAMIC = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"

@@ -1,0 +1,1 @@
+"""What verl, Ray or vLLM would find wrong minutes later, found before anything starts."""

@@ -1,0 +1,1 @@
+"""verl's files turned into ours while it trains: metrics, responses, the display, the summary."""
