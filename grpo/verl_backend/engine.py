@@ -5,7 +5,7 @@ Leaves out how keys become overrides (overrides.py) and the rules that hold betw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -15,7 +15,7 @@ from grpo.verl_backend.checks.facts import gather
 from grpo.verl_backend.checks.preflight import preflight
 from grpo.verl_backend.installation.environment import environment_problems, find_environment, install_environment
 from grpo.verl_backend.running.cluster import check_cluster
-from grpo.verl_backend.settings import command, reward_settings
+from grpo.verl_backend.settings import algorithm, command, reward_settings
 from grpo.verl_backend.settings.guard import guarded, misfits
 from grpo.verl_backend.settings.overrides import decided, overrides
 from grpo.verl_backend.settings.scripts import scripts
@@ -61,6 +61,9 @@ class VerlEngine:
 
     name = "verl"
 
+    def __init__(self) -> None:
+        self._cluster: Mapping[str, str] = {}  # variables that the Ray of --ray_address asks for
+
     def refusals(self, run: Run, *, here: bool = True) -> list[Refusal]:
         """Settings this engine cannot honour, one line each with what to do instead."""
         environment = find_environment(device_of(run)) if here else None
@@ -86,7 +89,7 @@ class VerlEngine:
                 f"trainer.nnodes={trainer.nnodes}: several machines need a Ray cluster; --ray_address HOST:PORT names "
                 "one, and the same command with --dry_run writes scripts that start one (launch_node.sh, launch.slurm)"
             )
-        lines += reward_settings.refusals(run)
+        lines += [*reward_settings.refusals(run), *algorithm.refusals(run)]
         return [Refusal(line) for line in lines] + known
 
     def no_effect(self, run: Run) -> list[str]:
@@ -126,7 +129,8 @@ class VerlEngine:
             raise EngineError("\n".join(problems))
         if address := run.config.launcher.ray_address:
             trainer = run.config.trainer
-            check_cluster(environment.python, address, nodes=trainer.nnodes, gpus=trainer.n_gpus_per_node)
+            there = check_cluster(environment.python, address, nodes=trainer.nnodes, gpus=trainer.n_gpus_per_node)
+            self._cluster = there.environment
 
     def train(self, run: Run) -> Result:
         """Train; raises EngineError, RewardError, or Interrupted."""
@@ -135,7 +139,7 @@ class VerlEngine:
         environment = find_environment(device_of(run))
         if environment is None:
             raise EngineError("verl is not installed; ./train.sh setup --engine verl makes its environment")
-        return train(run, environment)
+        return train(run, environment, self._cluster)
 
 
 def device_of(run: Run) -> str:

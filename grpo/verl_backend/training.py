@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -21,7 +21,6 @@ from grpo.verl_backend.finishing.export import correct_saved_model, export
 from grpo.verl_backend.finishing.resume import newest_whole, resume_overrides, step_of
 from grpo.verl_backend.installation.environment import VerlEnvironment
 from grpo.verl_backend.recording.records import Records
-from grpo.verl_backend.running.cluster import ray_environment
 from grpo.verl_backend.running.phases import Phases
 from grpo.verl_backend.running.process import Command, Ending, run_watched
 from grpo.verl_backend.settings import command
@@ -33,17 +32,18 @@ LOG = "verl.log"
 LAST_LINES = 12  # of the log, shown when a run fails
 
 
-def train(run: Run, environment: VerlEnvironment) -> Result:
-    """Train as `run` says, with the verl of `environment`. Raises EngineError, RewardError, or Interrupted."""
+def train(run: Run, environment: VerlEnvironment, cluster: Mapping[str, str]) -> Result:
+    """Train as `run` says, with the verl of `environment`. Raises EngineError, RewardError, or Interrupted.
+
+    cluster: variables that the Ray of --ray_address asks for.
+    """
     beside, notes = resume_overrides(run)
     where = beside.get("trainer.resume_from_path")
     resume_step = step_of(Path(where)) if where else None
     if resume_step is not None:
         beside["trainer.val_before_train"] = False  # the evaluation before training is in the records
     words, adapted = guarded(overrides(run, beside), environment.config)
-    variables = command.environment(run)
-    if run.config.launcher.ray_address:
-        variables |= ray_environment(os.environ, Path.home())
+    variables = command.environment(run) | dict(cluster)
     start = Command((str(environment.python), *command.PROGRAM, *words), variables, Path.cwd())
     for name, text in scripts(run, str(environment.python), words).items():
         atomic_write(run.output_dir / name, text)

@@ -92,9 +92,13 @@ def _updated(model: Any, tokenizer: Any, batch: dict[str, list], settings: dict[
     torch.testing.assert_close(ours, old * mask, atol=1e-4, rtol=0)
 
     objective = Objective(
+        loss_mode="vanilla",
         clip_ratio_low=0.2,
         clip_ratio_high=0.2,
         clip_ratio_c=3.0,
+        tau_pos=1.0,
+        tau_neg=1.05,
+        pg_loss_coef=1.0,
         loss_agg_mode=settings["loss_agg_mode"],
         loss_scale_factor=float(LIMIT) if settings["loss_agg_mode"].endswith("-norm") else None,
         entropy_coeff=0.0,

@@ -110,11 +110,11 @@ def test_rays_own_words_become_one_line():
 
 
 def test_a_token_in_the_usual_place_is_used_for_a_cluster_with_an_address(tmp_path: Path):
-    assert cluster.ray_environment({}, tmp_path) == {}
+    assert cluster.token_environment({}, tmp_path) == {}
     files(tmp_path, {".ray/auth_token": "secret"})
-    assert cluster.ray_environment({}, tmp_path) == {"RAY_AUTH_MODE": "token"}
-    assert cluster.ray_environment({"RAY_AUTH_MODE": "disabled"}, tmp_path) == {}
-    assert cluster.ray_environment({"RAY_AUTH_TOKEN": "x"}, tmp_path / "no home") == {"RAY_AUTH_MODE": "token"}
+    assert cluster.token_environment({}, tmp_path) == {"RAY_AUTH_MODE": "token"}
+    assert cluster.token_environment({"RAY_AUTH_MODE": "disabled"}, tmp_path) == {}
+    assert cluster.token_environment({"RAY_AUTH_TOKEN": "x"}, tmp_path / "no home") == {"RAY_AUTH_MODE": "token"}
 
 
 def test_the_scripts_of_nine_nodes_with_eight_gpus_are_good_shell(tmp_path: Path):

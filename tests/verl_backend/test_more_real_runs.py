@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -115,42 +115,24 @@ def test_the_script_of_a_dry_run_trains_by_itself(in_folder: Path):
     assert [row["step"] for row in lines(in_folder / "outputs" / "verl_metrics.jsonl")] == [1]
 
 
-@pytest.fixture
-def two_nodes(in_folder: Path) -> Iterator[str]:
-    """A Ray cluster of two nodes on this machine, each with one "GPU"; its address."""
-    from grpo.verl_backend.installation.environment import find_environment
-    from grpo.verl_backend.settings import on_cpu
-
-    environment = find_environment("cpu")
-    assert environment is not None
-    ray, port = str(environment.python.with_name("ray")), 26379
-    variables = (
-        os.environ | dict(on_cpu.ENVIRONMENT) | {"PYTHONPATH": f"{REPO}:{on_cpu.PLUGIN}", "RAY_AUTH_MODE": "disabled"}
-    )
-    common = ["--num-gpus=1", "--num-cpus=32", "--disable-usage-stats", "--block"]
-    head = ["start", "--head", f"--port={port}", "--include-dashboard=false", "--ray-client-server-port=26380"]
-    other = ["start", f"--address=127.0.0.1:{port}"]
-    nodes = []
+def test_two_machines_train_one_model(in_folder: Path):
+    """S0-37, in small: the script for each node, run twice here, as two Ray nodes with a rank each."""
+    environment = os.environ | {"GRPO_PYTHON": sys.executable, "RAY_PORT": "26379"}
+    settings = ("--nnodes", "2", "--max_steps", "2", *QUICK)
+    subprocess.run(words(in_folder, *settings, "--dry_run"), cwd=in_folder, env=environment, check=True)
+    script = ["bash", "outputs/launch_node.sh", "127.0.0.1"]
+    other = subprocess.Popen([*script, "1"], cwd=in_folder, env=environment)
     try:
-        for number, node in enumerate((head, other)):
-            log = (in_folder / f"node_{number}.log").open("w")
-            nodes.append(subprocess.Popen([ray, *node, *common], env=variables, stdout=log, stderr=subprocess.STDOUT))
-            time.sleep(8)
-        yield f"127.0.0.1:{port}"
+        head = subprocess.run([*script, "0"], cwd=in_folder, env=environment, capture_output=True, text=True)
+        assert head.returncode == 0, head.stdout + head.stderr
+        assert "train: 2/2" in head.stdout
+        assert other.wait(120) == 0
     finally:
-        for node in reversed(nodes):
-            node.terminate()
-        for node in nodes:
-            node.wait(30)
-
-
-def test_two_machines_train_one_model(in_folder: Path, two_nodes: str):
-    """S0-37, in small: two Ray nodes with a rank each."""
-    said = train(in_folder, "--nnodes", "2", "--ray_address", two_nodes, "--max_steps", "2", *QUICK)
-    assert "train: 2/2" in said
+        other.terminate()
     actor = in_folder / "outputs" / "checkpoints" / "global_step_2" / "actor"
     assert len(list(actor.glob("model_world_size_2_rank_*.pt"))) == 2
     assert opened(in_folder / "outputs" / "checkpoints" / "final")
+    assert verl_processes() == []
 
 
 RECIPES = sorted(path.stem for path in (REPO / "recipes").glob("*.yaml"))

@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo.engine import EngineError, Run
@@ -27,11 +27,12 @@ CPUS_PER_GPU, STORAGE_UNITS, OTHERS = 3, 8, 2
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running Ray. nodes: address and GPUs of each; free: GPUs that nobody uses."""
+    """A running Ray. nodes: address and GPUs of each; free: unused GPUs; environment: what a driver of it needs."""
 
     ray: str
     nodes: tuple[tuple[str, float], ...]
     free: float
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
@@ -71,9 +72,11 @@ def _read(path: Path) -> str:
         return ""
 
 
-def ray_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """What a driver needs to talk to a cluster that may ask for a token: with an address given, Ray 2.60 uses the token
-    that lies in the usual place only when told to. It does no harm with a cluster that asks for none."""
+def token_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
+    """What makes Ray 2.60 show the token that lies in the usual place; {} where there is none, or where it is decided.
+
+    Only for a cluster that asks for one: with another, actors of a driver that shows a token are never started.
+    """
     named = environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH")
     if "RAY_AUTH_MODE" not in environ and (named or (home / ".ray" / "auth_token").is_file()):
         return {"RAY_AUTH_MODE": "token"}
@@ -84,24 +87,16 @@ def check_cluster(python: Path, address: str, *, nodes: int, gpus: int, seconds:
     """The cluster at HOST:PORT, once it is sure that `nodes` of its nodes have `gpus` GPUs each. Raises EngineError."""
     _reach(address)
     words = [str(python), str(NODES), address, str(nodes), str(gpus)]
-    environment = {**os.environ, **ray_environment(os.environ, Path.home())}
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=seconds, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise EngineError(
-            f"--ray_address {address}: something answers there, but it is not Ray or it hangs ({seconds:.0f} s); "
-            "on its head, `ray status` tells more"
-        ) from None
-    except OSError as error:
-        raise EngineError(f"{python} cannot be run ({error.strerror}); ./train.sh setup --engine verl") from None
+    shown: dict[str, str] = {}
+    done = _ask(words, address, shown, seconds)
+    if "uthentication" in done.stderr and (shown := token_environment(os.environ, Path.home())):
+        done = _ask(words, address, shown, seconds)
     lines = done.stdout.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
         raise EngineError(f"--ray_address {address}: {_why(done.stderr)}")
     answer = json.loads(lines[-1])
     found = tuple((node["address"], node["gpus"]) for node in answer["nodes"])
-    cluster = Cluster(answer["ray"], found, answer["free"])
+    cluster = Cluster(answer["ray"], found, answer["free"], shown)
     there = ", ".join(f"{name}: {count:g}" for name, count in found)
     if done.returncode != 0:
         raise EngineError(
@@ -115,6 +110,21 @@ def check_cluster(python: Path, address: str, *, nodes: int, gpus: int, seconds:
             f"{nodes * gpus} are needed; `ray status` on its head shows what uses them"
         )
     return cluster
+
+
+def _ask(words: list[str], address: str, more: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run the question in verl's environment; raises EngineError when it cannot be asked."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=seconds, env={**os.environ, **more}
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(
+            f"--ray_address {address}: something answers there, but it is not Ray or it hangs ({seconds:.0f} s); "
+            "on its head, `ray status` tells more"
+        ) from None
+    except OSError as error:
+        raise EngineError(f"{words[0]} cannot be run ({error.strerror}); ./train.sh setup --engine verl") from None
 
 
 def node_script(run: Run, command: str, python: Path) -> str:

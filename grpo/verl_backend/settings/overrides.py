@@ -17,7 +17,7 @@ from grpo.hydra_text import hydra_value, leaves
 from grpo.verl_backend.installation.nvidia import attention_for, visible_gpus
 from grpo.verl_backend.installation.places import find_environment
 from grpo.verl_backend.running.cluster import ray_cpus
-from grpo.verl_backend.settings import on_cpu, reward_settings
+from grpo.verl_backend.settings import algorithm, on_cpu, reward_settings
 from grpo.verl_backend.settings.command import environment
 from grpo.verl_backend.settings.keys import MANDATORY, verl_keys
 
@@ -69,7 +69,7 @@ def settings(run: Run) -> dict[str, Any]:
     ours = {
         key: value
         for key, value in leaves(OmegaConf.to_container(run.config, resolve=True))
-        if not key.startswith("launcher.") and key not in _DONE_BEFORE and value is not None
+        if not key.startswith(("launcher.", *algorithm.unsaid(run))) and key not in _DONE_BEFORE and value is not None
     }
     beside = [*_companions(run), *(on_cpu.settings(run) if on_cpu.is_on_cpu(run) else _on_gpus(run))]
     companions = {key: value for key, value in beside if key not in run.passthrough and not _asked_for(key, run)}
@@ -90,6 +90,7 @@ def _translated(run: Run) -> dict[str, Any]:
         f"{ACTOR}.fsdp_config.seed": config.launcher.seed,
         f"{REF}.fsdp_config.seed": config.launcher.seed,
         **dict(reward_settings.settings(run)),
+        **dict(algorithm.settings(run)),
     }
     for key in ("trainer.save_freq", "trainer.test_freq"):
         if OmegaConf.select(config, key) == -1:  # to verl: not even at the end
