@@ -25,8 +25,12 @@ from grpo.run_record import config_yaml, flat, read_run_json, run_json
 FREE_TO_CHANGE = frozenset(
     {
         "data.dataloader_num_workers",
+        "launcher.export.dtype",
+        "launcher.export.lora",
+        "launcher.hang_minutes",
         "launcher.max_reward_errors",
         "launcher.output_dir",
+        "launcher.ray_address",
         "reward.num_workers",
         "trainer.default_local_dir",
         "trainer.experiment_name",
@@ -40,6 +44,8 @@ FREE_TO_CHANGE = frozenset(
     }
 )
 _DIFFERENCES_SHOWN = 3
+# What a lock, a torn write, a dry run for verl and its scripts leave in a folder where no run has begun.
+_PLANNED = re.compile(r"\.lock|\..*\.tmp-\d+|launch(_node)?\.sh|launch\.slurm|ray_token(\.part)?|ray_node_\d+\.log")
 _locks_held: set[int] = set()  # file descriptors
 
 
@@ -130,8 +136,9 @@ def _state(path: Path) -> str:
     if not path.is_dir():
         return "new"
     if read_run_json(path / "run.json") is None:
-        ours = (name == ".lock" or re.fullmatch(r"\..*\.tmp-\d+", name) for name in os.listdir(path))
-        return "new" if all(ours) else "foreign"
+        names = set(os.listdir(path))
+        planned = names - ({"data"} if "launch.sh" in names else set())
+        return "new" if all(_PLANNED.fullmatch(name) for name in planned) else "foreign"
     if not (path / "config.yaml").is_file():
         return "new"
     if (path / "summary.json").is_file():

@@ -90,6 +90,17 @@ def test_a_start_that_never_began_to_train_leaves_nothing_to_go_on_with(in_folde
     assert stored_config(in_folder / "outputs") is None
 
 
+def test_what_a_dry_run_for_verl_left_is_no_foreign_folder(in_folder: Path):
+    out = in_folder / "outputs"
+    (out / "data").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="not of a run"), opening(out):
+        pass  # a folder of the user's, with data of his
+    for name in ("launch.sh", "launch_node.sh", "launch.slurm", "ray_token", "ray_node_0.log"):
+        (out / name).touch()
+    with opening(out) as opened:
+        assert not opened.resume
+
+
 def test_another_configuration_is_refused_with_the_difference(in_folder: Path):
     leave_unfinished(in_folder / "outputs")
     other = config(actor_rollout_ref__rollout__n=8, launcher__data__system="你好")
