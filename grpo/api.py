@@ -62,7 +62,7 @@ def train(
     settings = repair.fitted(resolved, prompts, engine, own_reward=own)
     for note in [*resolved.notes, *odd, why]:
         say(note)
-    return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream)
+    return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream, function=function)
 
 
 def _named(data: str | Path | Rows) -> str:

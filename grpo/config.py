@@ -80,6 +80,10 @@ class Settings:
         standard = _resolved(dict(defaults()))[0]
         return [key for key, value in self.values.items() if value != standard[key]]
 
+    def said(self, key: str) -> str:
+        """`data.train_batch_size=100 (flag --train_batch_size)`."""
+        return f"{key}={shown(self[key])} ({self.origins[key]})"
+
     def by_user(self, key: str) -> bool:
         """Whether the user set this, rather than a default, a recipe or the launcher."""
         return not ours(self.origins[key])

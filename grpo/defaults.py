@@ -10,7 +10,9 @@ import math
 
 from grpo.config import ConfigError, Draft, ours
 from grpo.flags import REPO
-from grpo.rules import BATCH, DYNAMIC, MICRO, MINI, MODEL, N, said
+from grpo.model_rules import ADAPTER, MODEL
+from grpo.rules import BATCH, DYNAMIC, MICRO, MINI, N, said
+from grpo.start_from import INIT, start_from
 from grpo.values import is_reference
 
 LAUNCHER = "launcher"
@@ -36,7 +38,7 @@ DEBUG = {
 
 def wants_demo(draft: Draft) -> bool:
     """Whether neither data nor a model is named; verl cannot make the demo's small model."""
-    nothing_named = draft.raw[TRAIN] is None and draft.raw[MODEL] is None
+    nothing_named = all(draft.raw[key] is None for key in (TRAIN, MODEL, INIT, ADAPTER))
     return nothing_named and draft.raw["launcher.engine"] != "verl" and draft.origins[PROMPT_KEY] == "default"
 
 
@@ -51,7 +53,7 @@ def demo_note(recipes: list[str]) -> str:
 
 def fill(draft: Draft) -> list[str]:
     """Name the data or the model that is missing, and what follows from other choices; the lines that say so."""
-    notes = []
+    notes = start_from(draft)
     if draft.raw[MODEL] is None:
         draft.put(MODEL, STANDARD_MODEL, LAUNCHER)
         notes.append(f"no model named: taking {STANDARD_MODEL}; --model names another")

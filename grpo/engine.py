@@ -5,6 +5,7 @@ An engine reads nothing but its `Run`: no flag, no environment variable. It hono
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,26 @@ class Engine(Protocol):
     def train(self, run: Run) -> Result:
         """Train; raises EngineError."""
         ...
+
+
+def reward_arguments(config: DictConfig) -> dict[str, Any]:
+    """What reward_funcs.build_reward is given, the same in every process: paths from the root, plain values."""
+    custom, named = config.reward.custom_reward_function, config.launcher.reward
+    return {
+        "names": [_from_the_root(name) for name in named.names],
+        "weights": [float(weight) for weight in named.weights],
+        "plugins": [os.path.abspath(os.path.expanduser(file)) for file in named.plugins],
+        "file": None if custom.path is None else _from_the_root(custom.path),
+        "name": custom.name,
+        "max_response_length": int(config.data.max_response_length),
+        "unsafe_code_exec": bool(config.launcher.unsafe_code_exec),
+    }
+
+
+def _from_the_root(name: str) -> str:
+    """`./my.py:name` with the whole path; the name of a reward as it is."""
+    file, end, rest = name.partition(".py")
+    return os.path.abspath(os.path.expanduser(file + end)) + rest if end else name
 
 
 def schedule(config: DictConfig, prompts: int) -> tuple[int, int]:

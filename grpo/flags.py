@@ -23,9 +23,33 @@ REWARD_NAME = "reward.custom_reward_function.name"
 
 # Sub-command -> what it does. grpo/commands/NAME.py holds each one.
 COMMANDS = {
+    "check": {
+        "en": "--data FILE ...: try the reward on the data, before training; takes the words of a training command",
+        "zh": "--data FILE ...：训练前用数据检验奖励函数；参数与训练命令相同",
+    },
+    "score": {
+        "en": "--responses FILE [--data FILE]: score a file of model outputs: pass@1 and pass@k",
+        "zh": "--responses FILE [--data FILE]：为模型输出文件打分，给出 pass@1 与 pass@k",
+    },
     "data": {
         "en": "IN [OUT.parquet]: check a data file and convert it, without training",
         "zh": "IN [OUT.parquet]：只检查并转换数据，不训练",
+    },
+    "reward": {
+        "en": "new FILE.py: write a commented reward of your own to start from",
+        "zh": "new FILE.py：生成一个带注释的自定义奖励模板",
+    },
+    "serve-reward": {
+        "en": "[--port 8731]: serve a reward over HTTP, for --reward server:URL",
+        "zh": "[--port 8731]：通过 HTTP 提供奖励，配合 --reward server:URL 使用",
+    },
+    "sft": {
+        "en": "--data DEMOS [--flag VALUE] ...: supervised training on demonstrations, before GRPO",
+        "zh": "--data 示范数据 [--flag 值] ...：GRPO 之前的监督微调",
+    },
+    "chat": {
+        "en": "--model FOLDER [--base MODEL]: talk to what was trained, beside the base model",
+        "zh": "--model 目录 [--base 模型]：与训练好的模型对话，可与基座模型并排",
     },
     "setup": {
         "en": "--engine verl [--device cpu]: make verl's environment and check this machine",
@@ -34,6 +58,10 @@ COMMANDS = {
     "export": {
         "en": "--from global_step_N: turn a checkpoint of verl into a Hugging Face folder",
         "zh": "--from global_step_N：把 verl 的检查点导出为 Hugging Face 目录",
+    },
+    "convert-config": {
+        "en": "FILE: a run file of verl, TRL, ms-swift, OpenRLHF or PaddleNLP as a command of ours",
+        "zh": "FILE：把 verl、TRL、ms-swift、OpenRLHF、PaddleNLP 的训练文件转换为本项目的命令",
     },
     "explain-log": {
         "en": "FILE: causes and fixes of the failures in a verl log",
@@ -84,6 +112,7 @@ class CommandLine:
     overrides: list[str] = field(default_factory=list)
     recipes: list[str] = field(default_factory=list)
     configs: list[str] = field(default_factory=list)
+    algorithms: list[str] = field(default_factory=list)
     dry_run: str | None = None
     fix: str | None = None
     help: str | None = None
@@ -189,8 +218,8 @@ def _store(line: CommandLine, flag: Flag, spelling: str, value: str) -> None:
         if any(earlier.key == flag.key for earlier in line.given):
             line.notes.append(f"--{flag.name} is given more than once: the last value, {value}, counts")
         line.given += _settings(flag, value, f"flag --{spelling}")
-    elif flag.name in ("config", "recipe"):
-        (line.configs if flag.name == "config" else line.recipes).append(value)
+    elif flag.name in ("config", "recipe", "algorithm"):
+        getattr(line, f"{flag.name}s").append(value)
     elif flag.values and flag.name != "help" and value not in (*flag.values, flag.const):
         line.problems.append(f"--{flag.name}={value}: {flag.name} is {' or '.join(flag.values)}, or stands alone")
     else:

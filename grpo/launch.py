@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from grpo.atomic import atomic_write
 from grpo.config import ConfigError, Settings, one_fix
 from grpo.defaults import TRAIN, VAL, fit_batch, share_batch
-from grpo.engine import Engine, Refusal, Result, Run
+from grpo.engine import Engine, Refusal, Result, Run, reward_arguments
+from grpo.model_rules import MODEL
 from grpo.resolve import OUTPUT, RESUME, Resolved
-from grpo.rules import MODEL
 
 if TYPE_CHECKING:
     from data_prep.records import Record
-    from reward_funcs import Reward
+    from reward_funcs import Combined, Reward
 
-REWARD, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
+REWARD, REWARDS = "reward.custom_reward_function.path", "launcher.reward.names"
 SFT_FILES = "launcher.sft.files"
-REHEARSED = 8  # gold answers that the reward scores before training
+REHEARSED = 200  # records that the reward is tried on before training
 LONGEST_PATH = 256  # characters; a longer system prompt is text
 FROM_PYTHON = "records given from Python"
 LITTLE = 64 * 2**20  # bytes that any run writes
@@ -108,33 +108,40 @@ def columns_of(settings: Settings) -> dict[str, Any]:
 
 
 def check_rewards(settings: Settings, data: Data) -> None:
-    """Check that each data_source has a shipped reward, where the user brings none; raises DataError."""
+    """Check that each data_source has a shipped reward, where the user names none; raises DataError."""
     from data_prep.records import check_sources
     from reward_funcs import KNOWN_SOURCES
 
-    if settings[REWARD] is None:
+    named = [name.partition(":")[0] for name in settings[REWARDS]]
+    if settings[REWARD] is None and (not named or "accuracy" in named):
         check_sources(data.train or [], KNOWN_SOURCES, name=str(settings[TRAIN]))
         check_sources(data.val, KNOWN_SOURCES, name=str(settings[VAL] or settings[TRAIN]))
 
 
 def rehearse_reward(
     settings: Settings, data: Data, function: Callable[..., Any] | None = None
-) -> tuple[Reward, list[str]]:
+) -> tuple[Reward | Combined, list[str]]:
     """The reward, once it has scored a few gold answers, and what was odd about that, for the user.
 
     function: a reward given from Python. Raises RewardError.
     """
-    from reward_funcs import Reward, Sample, load_reward, rehearse
+    from reward_funcs import Sample, build_reward
+    from reward_funcs.rehearsal import short_check
 
-    reward = load_reward(settings[REWARD], settings[REWARD_NAME]) if function is None else Reward(function)
+    reward = build_reward(function=function, **reward_arguments(settings.config()))
     samples = [
-        Sample(record.data_source, record.ground_truth, record.ground_truth, {"index": index, **record.extra})
+        Sample(record.data_source, "", record.ground_truth, {"index": index, **record.extra}, prompt=record.prompt)
         for index, record in enumerate(_one_of_each_source(data))
     ]
-    notes = rehearse(reward, samples)
-    if settings["launcher.data.answer_key"] == "none":
-        notes = []  # there is no right answer to score
-    return reward, [f"warning: {note}" for note in notes]
+    notes = short_check(
+        reward,
+        samples,
+        has_gold=settings["launcher.data.answer_key"] != "none",
+        force=settings["launcher.force"],
+        timeout=settings["launcher.reward.timeout"],
+        max_errors=settings["launcher.max_reward_errors"],
+    )
+    return reward, [f"warning: {note}" for note in [*reward.notes, *notes]]
 
 
 def refuse(engine: Engine, run: Run, *, here: bool = True) -> None:
@@ -184,22 +191,22 @@ def train(
     settings: Settings,
     engine: Engine,
     data: Data,
-    reward: Reward,
+    reward: Reward | Combined,
     *,
     say: Callable[[str], None],
     records: Iterable[Mapping[str, Any]] | None = None,
+    function: Callable[..., Any] | None = None,
 ) -> Result:
     """Hold the output folder, write the data there and train. say: takes one line for the user.
 
-    records: prompts that are made during training; then `data` has none.
+    records: prompts that are made during training; then `data` has none. function: a reward given from Python.
 
     Raises ConfigError, DataError, RewardError, EngineError, or Interrupted with a checkpoint written.
     """
     from data_prep.convert import convert
     from grpo.run_dir import open_run
 
-    given = reward.function if reward.file is None else None
-    run = make_run(resolved, settings, records=records, reward=given)
+    run = make_run(resolved, settings, records=records, reward=function)
     with open_run(
         run.output_dir,
         config=run.config,
@@ -218,7 +225,7 @@ def train(
         return engine.train(replace(run, train=train_file, resume=opened.resume))
 
 
-def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward) -> dict[str, str]:
+def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward | Combined) -> dict[str, str]:
     """What the configuration does not tell: the engine, and the contents of what it names. Reads the files."""
     prints = {"launcher.engine": engine.name, REWARD: reward.sha256 or f"function {reward.name}"}
     for key in (TRAIN, VAL, SFT_FILES, "launcher.data.system"):

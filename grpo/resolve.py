@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from grpo import defaults, flags, overrides, rules
 from grpo.config import ConfigError, Draft, Settings, ours, read_recipe, read_yaml
 from grpo.flags import CommandLine
+from grpo.presets import read_algorithm
 from grpo.values import flatten, is_reference, literal
 
 OUTPUT, RESUME = "launcher.output_dir", "trainer.resume_mode"
@@ -59,7 +60,7 @@ def resolve(line: CommandLine, environ: Mapping[str, str], *, preset: Mapping[st
         names = dict.fromkeys(given.origin.removeprefix("env ") for given in used)
         if names:
             notes.append("from the environment: " + ", ".join(f"{name}={environ[name].strip()}" for name in names))
-    return Resolved(line, draft, notes, " + ".join(recipes) or None, command)
+    return Resolved(line, draft, notes, " + ".join([*recipes, *line.algorithms]) or None, command)
 
 
 def checked(resolved: Resolved, *, own_reward: bool = False) -> Settings:
@@ -76,17 +77,23 @@ def _layers(recipes: list[str], line: CommandLine, environ: Mapping[str, str], p
     draft.problems += line.problems
     files = [(lambda name=name: read_recipe(name), f"recipe {name}") for name in recipes]
     files += [(lambda file=file: _read_config(file), _file_origin(file)) for file in line.configs]
-    for read, origin in files:
-        try:
-            draft.tree(read(), origin)
-        except ConfigError as problem:
-            draft.problems += problem.problems
+    _trees(draft, files)
     draft.given(flags.environment(environ))
+    _trees(draft, [(lambda name=name: read_algorithm(name), f"flag --algorithm {name}") for name in line.algorithms])
     draft.given(line.given)
     overrides.apply(draft, line.overrides)
     for key, value in preset.items():
         draft.put(key, value, "python")
     return draft
+
+
+def _trees(draft: Draft, files: Sequence[tuple[Callable[[], Mapping[str, Any]], str]]) -> None:
+    """Lay over the draft what each file holds, by its origin; what cannot be read is a problem of the draft."""
+    for read, origin in files:
+        try:
+            draft.tree(read(), origin)
+        except ConfigError as problem:
+            draft.problems += problem.problems
 
 
 def _read_config(file: str) -> dict[str, Any]:
@@ -112,7 +119,8 @@ def _is_bare_resume(line: CommandLine, from_environment: list[flags.Given], pres
     """`--resume` with nothing beside it but the output folder: the run in it goes on with its own settings."""
     resume = [given for given in line.given if given.key == RESUME]
     others = [given for given in line.given if given.key not in (RESUME, OUTPUT)]
-    alone = not (others or line.overrides or line.recipes or line.configs or line.problems or preset)
+    files = [*line.recipes, *line.configs, *line.algorithms]
+    alone = not (others or line.overrides or files or line.problems or preset)
     named = any(given.key != OUTPUT for given in from_environment)
     return bool(resume) and resume[-1].text == "auto" and alone and not named
 

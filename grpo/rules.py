@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm_rules import algorithm_problems, algorithm_warnings
 from grpo.config import ConfigError, Settings, one_fix
 from grpo.flags import nearest
-from grpo.values import shown
+from grpo.model_rules import model_problems, model_warnings
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 BATCH, MINI, N = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
 MICRO, DYNAMIC = f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"
-AGGREGATION, MODEL = f"{ACTOR}.loss_agg_mode", "actor_rollout_ref.model.path"
+AGGREGATION = f"{ACTOR}.loss_agg_mode"
 
 KL_KINDS = ("kl", "abs", "mse", "low_var_kl", "k1", "k2", "k3")
 STRAIGHT_THROUGH = tuple(f"{name}+" for name in KL_KINDS)
 # Estimators that compare the responses of a group; with one response there is nothing to compare.
 GROUP_METHODS = (
-    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo"),
+    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo", "gpg"),
     "reinforce_plus_plus_baseline",
 )
 CHOICES = {
@@ -34,7 +35,12 @@ CHOICES = {
     f"{ACTOR}.kl_loss_type": KL_KINDS + STRAIGHT_THROUGH,
     f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
     f"{ROLLOUT}.name": ("vllm", "sglang", "trtllm"),
-    "algorithm.adv_estimator": (*GROUP_METHODS, "reinforce_plus_plus", "remax", "gpg"),
+    "algorithm.adv_estimator": (*GROUP_METHODS, "reinforce_plus_plus", "remax"),
+    f"{ACTOR}.policy_loss.loss_mode": (
+        *("vanilla", "gspo", "cispo", "sapo", "gpg", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "dro"),
+        "bypass_mode",
+    ),
+    "launcher.adv_std": ("unbiased", "biased"),
     "algorithm.kl_penalty": KL_KINDS,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "trainer.resume_mode": ("auto", "disable"),
@@ -67,18 +73,22 @@ RANGES: dict[Range, tuple[str, ...]] = {
         *("reward.num_workers", "trainer.total_epochs", "trainer.total_training_steps"),
         *("trainer.max_actor_ckpt_to_keep", "trainer.n_gpus_per_node", "trainer.nnodes"),
         *(f"launcher.scratch.{name}" for name in ("hidden_size", "num_layers", "num_heads")),
-        "launcher.sft.batch_size",
+        *("launcher.sft.batch_size", "algorithm.kl_ctrl.horizon", "launcher.update_old_after"),
+        "reward.reward_kwargs.overlong_buffer_cfg.len",
     ),
     AT_LEAST_0: (
         *("data.seed", "data.dataloader_num_workers", "actor_rollout_ref.model.lora_rank", "launcher.seed"),
         *(f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.optim.lr"),
         *(f"{ACTOR}.optim.weight_decay", "algorithm.kl_ctrl.kl_coef", f"{ROLLOUT}.val_kwargs.temperature"),
-        *("launcher.min_response_length", "launcher.sft.steps", "launcher.sft.lr"),
+        *("launcher.min_response_length", "launcher.sft.steps", "launcher.sft.lr", "launcher.update_ref_after"),
+        *("algorithm.filter_groups.max_num_gen_batches", "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor"),
+        *(f"{ACTOR}.entropy_coeff", "launcher.pg_loss_coef"),
     ),
     ABOVE_0: (
         *(f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", f"{ROLLOUT}.temperature"),
         *(f"{ACTOR}.loss_scale_factor", f"{ACTOR}.optim.clip_grad", "launcher.repetition_penalty"),
-        "actor_rollout_ref.model.lora_alpha",
+        *("actor_rollout_ref.model.lora_alpha", f"{ACTOR}.tau_pos", f"{ACTOR}.tau_neg", "algorithm.kl_ctrl.target_kl"),
+        "launcher.clip_range_score",
     ),
     MINUS_1_OR_MORE: (
         *("data.train_max_samples", "data.val_max_samples", f"{ROLLOUT}.top_k", f"{ROLLOUT}.val_kwargs.top_k"),
@@ -86,24 +96,29 @@ RANGES: dict[Range, tuple[str, ...]] = {
     ),
     ("-1 or more", lambda number: number >= -1): (f"{ACTOR}.optim.lr_warmup_steps",),
     SHARE: (f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ACTOR}.optim.min_lr_ratio", "launcher.max_reward_errors"),
-    SHARE_ABOVE_0: (*(f"{ROLLOUT}.top_p", f"{ROLLOUT}.val_kwargs.top_p", f"{ROLLOUT}.gpu_memory_utilization"),),
+    SHARE_ABOVE_0: (
+        *(f"{ROLLOUT}.top_p", f"{ROLLOUT}.val_kwargs.top_p", f"{ROLLOUT}.gpu_memory_utilization"),
+        *("algorithm.gamma", "launcher.ref_mixup"),
+    ),
     ("more than 1", lambda number: number > 1): (f"{ACTOR}.clip_ratio_c",),
 }
 
 
 def check(settings: Settings, *, own_reward: bool = False) -> None:
     """Raise ConfigError with every impossible value. own_reward: a reward is given as a callable (from Python)."""
-    has_reward = own_reward or settings["reward.custom_reward_function.path"] is not None
+    file, names = settings["reward.custom_reward_function.path"], settings["launcher.reward.names"]
+    has_reward = own_reward or file is not None or bool(names)
     problems: list[Problem] = [
         *_ranges(settings),
         *_choices(settings),
         *_loggers(settings),
         *_batches(settings),
         *_groups(settings),
+        *algorithm_problems(settings, own_reward=has_reward),
         *_lengths(settings),
         *_data(settings, has_reward),
         *_optimizer(settings),
-        *_model(settings),
+        *model_problems(settings),
         *_warm_up(settings),
     ]
     if problems:
@@ -113,6 +128,10 @@ def check(settings: Settings, *, own_reward: bool = False) -> None:
 
 def warnings(settings: Settings) -> list[str]:
     """Settings that run, but hardly as meant; one line each."""
+    return [*model_warnings(settings), *algorithm_warnings(settings), *_parts_of_drgrpo(settings)]
+
+
+def _parts_of_drgrpo(settings: Settings) -> list[str]:
     if settings[AGGREGATION] != "seq-mean-token-sum-norm":
         unused = settings.by_user(f"{ACTOR}.loss_scale_factor") and settings[f"{ACTOR}.loss_scale_factor"] is not None
         factor = said(settings, f"{ACTOR}.loss_scale_factor")
@@ -131,7 +150,7 @@ def warnings(settings: Settings) -> list[str]:
 
 def said(settings: Settings, key: str) -> str:
     """`data.train_batch_size=100 (flag --train_batch_size)`."""
-    return f"{key}={shown(settings[key])} ({settings.origins[key]})"
+    return settings.said(key)
 
 
 def divisors_near(number: int, wish: int) -> list[int]:
@@ -232,43 +251,6 @@ def _optimizer(settings: Settings) -> Iterator[str]:
     for name in settings[contents]:
         if name not in ("model", "optimizer", "extra", "hf_model"):
             yield f"{contents} ({settings.origins[contents]}): {name} is none of model, optimizer, extra, hf_model"
-
-
-def _model(settings: Settings) -> Iterator[str]:
-    model, tokenizer = settings[MODEL], settings["actor_rollout_ref.model.tokenizer_path"]
-    if model == "scratch":
-        hidden, heads = settings["launcher.scratch.hidden_size"], settings["launcher.scratch.num_heads"]
-        if hidden >= 1 and heads >= 1 and hidden % (2 * heads):
-            origin = settings.origins["launcher.scratch.hidden_size"]
-            yield (
-                f"launcher.scratch.hidden_size={hidden} ({origin}) must be a multiple of 2 x num_heads = {2 * heads}; "
-                f"take {max(1, hidden // (2 * heads)) * 2 * heads}"
-            )
-        return
-    folder = Path(model).expanduser() if model else None
-    if folder is None or not _is_local(str(model), folder):
-        return
-    origin = settings.origins[MODEL]
-    if folder.is_file():
-        yield f"{MODEL}={model} ({origin}) is a file; name the folder that holds config.json and the weights"
-    elif not folder.is_dir():
-        yield f"{MODEL}={model} ({origin}): no such folder; give a model folder, or a Hub id such as Qwen/Qwen2.5-0.5B"
-    elif not (folder / "config.json").is_file():
-        adapter = (folder / "adapter_config.json").is_file()
-        why = (
-            "is a LoRA adapter; merge it into its model first" if adapter else "has no config.json: not a model folder"
-        )
-        yield f"{MODEL}={model} ({origin}) {why}"
-    elif tokenizer is None and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        yield f"{MODEL}={model} ({origin}) has no tokenizer; name one with actor_rollout_ref.model.tokenizer_path=PATH"
-
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
-
-
-def _is_local(model: str, folder: Path) -> bool:
-    """A path on this machine, rather than a Hub id (ORG/NAME or NAME)."""
-    return folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
 
 
 def _warm_up(settings: Settings) -> Iterator[str]:

@@ -20,10 +20,19 @@ KEYS_FILE = REPO / "configs" / "grpo.yaml"
 
 # Keys whose default, null, does not say what they hold; every other null key holds text.
 NULL_KINDS = {
+    "actor_rollout_ref.model.enable_gradient_checkpointing": "bool",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "int",
     "actor_rollout_ref.actor.loss_scale_factor": "float",
     "trainer.total_training_steps": "int",
+    "algorithm.gdpo_reward_keys": "list",
+    "algorithm.gdpo_reward_weights": "list",
+    "launcher.clip_range_score": "float",
+    "reward.reward_kwargs.overlong_buffer_cfg.len": "int",
+    "launcher.normalize_advantage": "bool",
+    "launcher.qlora": "int",
 }
+# What a list holds whose default does not say; every other such list holds text.
+ITEM_KINDS = {"algorithm.gdpo_reward_weights": "float", "launcher.reward.weights": "float"}
 # verl takes one name or a list here.
 TEXT_OR_LIST = ("actor_rollout_ref.model.target_modules",)
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -101,9 +110,14 @@ def convert(key: str, value: Any) -> Any:
         if nullable(key):
             return None
         raise WrongKind(f"needs {NAMES[wanted]}; its default is {shown(defaults()[key])}")
-    if wanted == "list" or (key in TEXT_OR_LIST and isinstance(value, list)):
+    if wanted == "list" or (key in TEXT_OR_LIST and (isinstance(value, list) or _names(value))):
         return _list(key, value)
     return _CONVERT[wanted](value)
+
+
+def _names(value: Any) -> bool:
+    """Whether a text is several names: `q_proj,v_proj`, `[q_proj]`."""
+    return isinstance(value, str) and re.fullmatch(r"\[[\w., ]+\]|[\w.]+(, ?[\w.]+)+", value.strip()) is not None
 
 
 def shown(value: Any) -> str:
@@ -165,7 +179,7 @@ def _list(key: str, value: Any) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         raise WrongKind(f"is not {NAMES['list']}")
     default = defaults()[key]
-    item = type(default[0]).__name__ if isinstance(default, list) and default else "str"
+    item = type(default[0]).__name__ if isinstance(default, list) and default else ITEM_KINDS.get(key, "str")
     return [_CONVERT[item](each) for each in value]
 
 

@@ -31,6 +31,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDED = (
     "torch",
     "transformers",
+    "peft",
     "safetensors",
     "omegaconf",
     "hydra",

@@ -18,7 +18,7 @@ from typing import Any
 
 from reward_funcs import reward_func
 from reward_funcs.errors import RewardError
-from reward_funcs.score import Reward
+from reward_funcs.score import Recipe, Reward
 
 _ROOM = Path(__file__).resolve().parent
 
@@ -29,30 +29,61 @@ def load_reward(path: str | None, name: str = "compute_score") -> Reward:
     Raises RewardError, one line, when there is no such file, it does not import, or it has no such function.
     """
     if path is None:
-        return Reward(_function(reward_func, name, _ROOM / "reward_func.py"), file=_ROOM / "reward_func.py",
-                      sha256=_sha256_of_the_room())  # fmt: skip
-    file, name = _file_and_name(path, name)
+        file = _ROOM / "reward_func.py"
+        sha256, recipe = _sha256_of_the_room(), Recipe("shipped", {"name": name})
+        reward = Reward(_function(reward_func, name, file), file=file, sha256=sha256, recipe=recipe)
+        from reward_funcs import symbolic  # here: what it imports is not needed to import the room
+
+        reward.notes = tuple(symbolic.notes())
+        return reward
+    file, name = file_and_name(path, name)
+    return from_source(file, read(file), name)
+
+
+def read(file: Path, flag: str = "--reward_func") -> bytes:
+    """The bytes of a user's file; raises RewardError. flag: what named it, for the message."""
+    takes = f"{flag} takes a Python file" + (", as FILE or FILE:NAME" if flag == "--reward_func" else "")
     try:
-        source = file.read_bytes()
+        return file.read_bytes()
     except FileNotFoundError:
-        raise RewardError(f"{file}: no such file; --reward_func takes a Python file, as FILE or FILE:NAME") from None
+        raise RewardError(f"{file}: no such file; {takes}") from None
     except IsADirectoryError:
-        raise RewardError(f"{file} is a folder; --reward_func takes a Python file, as FILE or FILE:NAME") from None
+        raise RewardError(f"{file} is a folder; {takes}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RewardError(f"{file}: cannot be read ({error}); --reward_func takes a Python file") from None
+        raise RewardError(f"{file}: cannot be read ({error}); {takes}") from None
+
+
+def from_source(file: Path, source: bytes, name: str) -> Reward:
+    """The reward `name` of a file whose text is `source`, whatever the file holds by now."""
     sha256 = hashlib.sha256(source).hexdigest()
-    return Reward(_function(_module(file, source, sha256), name, file), file=file, sha256=sha256)
+    recipe = Recipe("file", {"file": str(file), "source": source, "name": name})
+    function = called(_function(run(file, source), name, file), file, name)
+    return Reward(function, file=file, sha256=sha256, name=name, recipe=recipe)
 
 
-def _file_and_name(path: str, name: str) -> tuple[Path, str]:
+def called(function: Callable[..., Any], file: Path, name: str) -> Callable[..., Any]:
+    """A class of callable objects, as ms-swift's rewards are, as one of them; a function as it is."""
+    if not isinstance(function, type):
+        return function
+    try:
+        return function()
+    except Exception as error:
+        raise RewardError(
+            f"{file}: the class '{name}' cannot be made without arguments: {_told(error, file)}"
+        ) from error
+
+
+def file_and_name(path: str, name: str) -> tuple[Path, str]:
+    """`FILE:NAME` in two, the file absolute; `name` where it names none."""
     file, colon, function = path.rpartition(":")
     if colon and function.isidentifier() and not os.path.exists(path):
         path, name = file, function
     return Path(os.path.abspath(os.path.expanduser(path))), name
 
 
-def _module(file: Path, source: bytes, sha256: str) -> ModuleType:
+def run(file: Path, source: bytes) -> ModuleType:
     """The file as a module of its own name, so that two files called reward.py, dataclasses and pickle all work."""
+    sha256 = hashlib.sha256(source).hexdigest()
     place = hashlib.sha256(str(file).encode("utf-8", "surrogateescape")).hexdigest()
     name = f"reward_file_{file.stem if file.stem.isidentifier() else 'unnamed'}_{place[:8]}_{sha256[:8]}"
     if name in sys.modules:

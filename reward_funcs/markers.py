@@ -14,6 +14,11 @@ from reward_funcs.plain_text import ANSWER_LIMIT
 
 Mark = tuple[int, str]
 
+_MOST_BOXES = 24  # of one list
+_JOINS = re.compile(
+    r"(?:\s|[$,;、和或与]|\\q?quad(?![a-z])|\\[()\[\],;]|\\text ?\{ ?(?:and|or)? ?\}|\band\b|\bor\b){1,40}"
+)
+_SAYS_AND = re.compile(r"[,;、和或与]|\band\b|\bor\b")
 _CLOSING_TAG = re.compile(r"</answer\s?>", re.IGNORECASE)
 _OPENING_TAG = re.compile(r"<answer\s?>", re.IGNORECASE)
 _LINK = r"[*_\"']{0,3} {0,3}(?:\bis\b|\bare\b|\bequals\b|\bwould be\b|\bshould be\b|[:=])[*_]{0,3}(?: {0,3}:)?"
@@ -44,15 +49,36 @@ class Phrase:
 def last_box(text: str) -> Mark | None:
     r"""The last `\boxed{...}` or `\fbox{...}` with its braces balanced. One that never closes was cut off: "".
 
-    A later sentence cannot take back a box, but a later box can.
+    A later sentence cannot take back a box, but a later box can. Boxes with nothing but "and", "or" or a comma between
+    them are one list: `\boxed{1} and \boxed{2}` is `1, 2`.
     """
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    last = _box_before(text, len(text))
+    if last is None:
+        return None
+    start, content, _ = last
+    contents = [content]
+    while len(contents) < _MOST_BOXES and (before := _box_before(text, start)) is not None:
+        if not _JOINS.fullmatch(text, before[2], start) or not _SAYS_AND.search(text, before[2], start):
+            break
+        start = before[0]
+        if before[1] not in contents:  # the same answer again is no second answer
+            contents.insert(0, before[1])
+    return last[0], ", ".join(contents)
+
+
+def _box_before(text: str, end: int) -> tuple[int, str, int] | None:
+    """(where it starts, its content, where it ends) of the last box that starts before `end`."""
+    start = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
     if start < 0:
         return None
-    inside = text[start : start + ANSWER_LIMIT + 20].lstrip("\\").removeprefix("boxed").removeprefix("fbox")
-    if not inside.lstrip().startswith("{"):
-        return start, re.split(r"[\s$]", inside.lstrip(), maxsplit=1)[0]  # \boxed 5
-    inside = inside.lstrip()
+    begin = start + (6 if text.startswith("\\boxed", start) else 5)
+    opening = begin
+    while opening < len(text) and text[opening].isspace():
+        opening += 1
+    inside = text[opening : opening + ANSWER_LIMIT + 20]
+    if not inside.startswith("{"):
+        content = re.split(r"[\s$]", inside, maxsplit=1)[0]  # \boxed 5
+        return start, content, opening + len(content)
     depth = i = 0
     while i < len(inside):
         c = inside[i]
@@ -61,9 +87,9 @@ def last_box(text: str) -> Mark | None:
         elif c in "{}":
             depth += 1 if c == "{" else -1
             if depth == 0:
-                return start, inside[1:i]
+                return start, inside[1:i], opening + i + 1
         i += 1
-    return start, ""
+    return start, "", len(text)
 
 
 def last_tag(text: str) -> Mark | None:

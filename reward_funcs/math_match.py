@@ -2,18 +2,19 @@ r"""Whether an answer to a mathematical problem is the right one: exact numbers,
 
 math_reasoning, gsm8k and math share this. Numbers follow the policies of numerals.py. Sets and bare lists are
 unordered, tuples, intervals and matrices ordered; `x=5` is 5 unless both sides name a variable and the names differ.
-An empty answer never matches. Left out: algebra (1+x is not x+1 here). A symbolic comparison, which can hang and so
-has to run in a process that can be killed, has its place at the end of `same_answer`, after what is cheap and exact.
+An empty answer never matches. Algebra (1+x is x+1) comes last, after what is cheap and exact, and is symbolic.py's.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from reward_funcs.latex import canonical, tidy
 from reward_funcs.math_answer import announced_answer, final_answer
 from reward_funcs.numerals import Number, read_number, same_number
 from reward_funcs.structure import ORDERED, SET, UNION, UNORDERED, as_interval, named_value, only_element, structure
+from reward_funcs.symbolic import Budget
 from reward_funcs.units import unit_name
 
 _DEEPEST = 4  # brackets in brackets; deeper ones are compared as text
@@ -24,15 +25,27 @@ _TRAILING_UNIT = re.compile(r"(.*[})\w]) ((?:square |cubic )?[a-z]{2,12}(?:\^\{?
 
 def math_score(response: str, ground_truth: str) -> float:
     """1.0 when the response's final answer is the ground truth's, else 0.0."""
-    return float(same_answer(final_answer(response), announced_answer(ground_truth)))
+    return float(same_answer(final_answer(response), _announced(ground_truth)))
+
+
+@lru_cache(maxsize=4096)  # a truth is compared with every response of its group
+def _announced(ground_truth: str) -> str:
+    return announced_answer(ground_truth)
 
 
 def same_answer(answer: str, truth: str) -> bool:
     """Whether two answers, already cut out of their texts, say the same."""
-    return _same(tidy(answer), tidy(truth), _DEEPEST)
+    if _is_integer(answer) and _is_integer(truth):  # most of what is compared, ten times as fast
+        return int(answer) == int(truth)
+    return _same(tidy(answer), tidy(truth), _DEEPEST, Budget())
 
 
-def _same(answer: str, truth: str, depth: int) -> bool:
+def _is_integer(text: str) -> bool:
+    return len(text) < 300 and text.isascii() and text.isdigit()
+
+
+def _same(answer: str, truth: str, depth: int, budget: Budget) -> bool:
+    whole = answer, truth
     answer, truth = _values(answer, truth)
     if not answer or not truth:
         return False
@@ -44,11 +57,13 @@ def _same(answer: str, truth: str, depth: int) -> bool:
     if depth == 0:
         return False
     if theirs:
-        return _same_as_number(answer, theirs)
+        return _same_as_number(answer, theirs) or budget.same(answer, truth)
     if ours:
         element = only_element(truth)
-        return element != truth and _same(answer, element, depth - 1)
-    return _same_structure(answer, truth, depth) or _same_without_unit(answer, truth)
+        return _same(answer, element, depth - 1, budget) if element != truth else budget.same(answer, truth)
+    if _same_structure(answer, truth, depth, budget) or _same_without_unit(answer, truth):
+        return True
+    return budget.same(answer, truth) or (whole != (answer, truth) and budget.same(*whole))
 
 
 def _values(answer: str, truth: str) -> tuple[str, str]:
@@ -64,7 +79,7 @@ def _same_as_number(answer: str, truth: Number) -> bool:
     return number is not None and same_number(number, truth)
 
 
-def _same_structure(answer: str, truth: str, depth: int) -> bool:
+def _same_structure(answer: str, truth: str, depth: int, budget: Budget) -> bool:
     ours, theirs = structure(answer), structure(truth)
     if ours and not theirs:
         theirs = structure(as_interval(truth))
@@ -78,16 +93,16 @@ def _same_structure(answer: str, truth: str, depth: int) -> bool:
     if len(our_parts) != len(their_parts) or not (len(kinds) == 1 or kinds in ({UNORDERED, SET}, {UNORDERED, ORDERED})):
         return False
     if kinds <= {UNORDERED, SET, UNION}:
-        return _same_unordered(our_parts, their_parts, depth - 1)
-    return all(_same(ours, theirs, depth - 1) for ours, theirs in zip(our_parts, their_parts, strict=True))
+        return _same_unordered(our_parts, their_parts, depth - 1, budget)
+    return all(_same(ours, theirs, depth - 1, budget) for ours, theirs in zip(our_parts, their_parts, strict=True))
 
 
-def _same_unordered(ours: list[str], theirs: list[str], depth: int) -> bool:
+def _same_unordered(ours: list[str], theirs: list[str], depth: int, budget: Budget) -> bool:
     if len(ours) > _MOST_UNORDERED:
         return sorted(map(canonical, ours)) == sorted(map(canonical, theirs))
     left = list(theirs)
     for part in ours:
-        match = next((i for i, other in enumerate(left) if _same(part, other, depth)), None)
+        match = next((i for i, other in enumerate(left) if _same(part, other, depth, budget)), None)
         if match is None:
             return False
         del left[match]

@@ -58,6 +58,8 @@ class Number:
 
 def read_number(tidied: str) -> Number | None:
     """The number that the whole of a tidied text is, with its unit, or None when it is anything else."""
+    if tidied.isascii() and tidied.isdigit() and len(tidied) <= _MOST_DIGITS:
+        return Number(Fraction(int(tidied)), Fraction(1), len(tidied.lstrip("0")), False, "")
     text = to_digits(tidied)
     prefix = _SIGN_AND_CURRENCY.match(text)
     if not prefix or (prefix[1] and prefix[3]):
@@ -136,8 +138,8 @@ def _decimal(text: str, exponent: str | None, in_braces_or_not: str | None) -> _
     if abs(power) > _LARGEST_EXPONENT:
         return None
     whole, _, places = (text or "1").replace(",", "").replace(" ", "").partition(".")
-    last_place = Fraction(10) ** (power - len(places))
-    return int(whole + places) * last_place, last_place, len((whole + places).lstrip("0"))
+    last_place = Fraction(10) ** (power - len(places)) if power != len(places) else Fraction(1)
+    return Fraction(int(whole + places)) * last_place, last_place, len((whole + places).lstrip("0"))
 
 
 def _fraction(whole: str | None, top: str, under: str) -> _Magnitude | None:

@@ -1,43 +1,42 @@
-"""What a reward returns, checked: any reward function as a `Reward`, and a batch of responses scored by it.
+"""Any reward function as a `Reward`, and a batch of responses scored by it.
 
-A reward that raises or returns None, NaN or text has failed for that response; it is never scored 0. Left out:
-deadlines. A reward that hangs hangs the caller until rewards run in workers that can be killed.
+A reward that raises or returns None, NaN or text has failed for that response; it is never scored 0. What may be
+returned is in returns.py, the shapes of functions in signature.py. Left out: deadlines, and worker processes that can
+be killed at them (scoring.py).
 """
 
 from __future__ import annotations
 
 import inspect
-import math
-import numbers
-import reprlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from reward_funcs.errors import RewardError
+from reward_funcs.async_calls import run_all
+from reward_funcs.errors import Failed, RewardError
+from reward_funcs.returns import Attempt, Score, checked, checked_list
+from reward_funcs.signature import ARGUMENTS, Shape, accepted, columns, shape_of
 
-ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+_ROOM = Path(__file__).resolve().parent
 _LONGEST_TRACEBACK = 4_000  # characters
 
 
 @dataclass(frozen=True)
-class Score:
-    """score: what training maximises. parts: what it is made of, by name, for the curves."""
-
-    score: float
-    parts: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Sample:
-    """One response to score. extra_info["index"], when there is one, names the record in error messages."""
+    """One response to score. extra_info["index"], when there is one, names the record in error messages.
+
+    prompt: text or messages, None where nobody said. length: tokens of the response, None where nobody counted.
+    """
 
     data_source: str
     solution: str
     ground_truth: Any
     extra_info: Mapping[str, Any] | None = None
+    prompt: Any = None
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,143 +52,198 @@ class Scores:
     first_error: str | None = None
 
 
+class Scorer(Protocol):
+    """What can score a batch: a Reward, several of them (Combined), or either in worker processes (Scoring)."""
+
+    @property
+    def place(self) -> str:
+        """As error messages show it."""
+        ...
+
+    @property
+    def file(self) -> Path | None:
+        """The user's file, whose lines error messages name."""
+        ...
+
+    def attempts(self, samples: Sequence[Sample]) -> list[Attempt]:
+        """The score of each sample, or what its call ended in, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How another process makes the same reward again: `reward_funcs.recipes` calls the maker with the values."""
+
+    maker: str
+    values: Mapping[str, Any]
+
+
 class Reward:
     """A reward function that takes what it asks for and gives a checked `Score`.
 
     file, sha256: where it came from, for the run's manifest; None for a function given from Python.
+    shape: of the function, where it is one of this room; else read from its signature.
+    recipe: how a worker process makes it; None = it can only be called here.
+    notes: what the user should know before training, one line each.
     Raises RewardError when the function asks for an argument that no reward is given.
     """
 
-    def __init__(self, function: Callable[..., Any], *, file: Path | None = None, sha256: str | None = None) -> None:
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        file: Path | None = None,
+        sha256: str | None = None,
+        name: str | None = None,
+        shape: Shape | None = None,
+        recipe: Recipe | None = None,
+    ) -> None:
         self.function = function
-        self.name: str = getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
         self.file = file
         self.sha256 = sha256
-        self._keywords = _accepted(function, self.place)
+        self.recipe = recipe
+        self.shape = shape or shape_of(function, self.place)
 
     @property
     def place(self) -> str:
         """`file:name`, as error messages show it."""
         return f"{self.file}:{self.name}" if self.file else f"reward {self.name}"
 
+    @property
+    def singles(self) -> tuple[Reward, ...]:
+        """The functions that are called: one."""
+        return (self,)
+
+    def combined(self, attempts: Sequence[list[Attempt]]) -> list[Attempt]:
+        """One attempt for each response from those of `singles`: the only one's."""
+        return attempts[0]
+
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
     ) -> Score:
         """Score one response. An exception of the function passes; a result that is no score raises RewardError."""
-        given: dict[str, Any] = dict(zip(ARGUMENTS, (data_source, solution_str, ground_truth, extra_info), strict=True))
-        if self._keywords is None:
-            result = self.function(*given.values())
+        return _must(self.attempts([Sample(data_source, solution_str, ground_truth, extra_info)])[0])
+
+    def attempts(
+        self,
+        samples: Sequence[Sample],
+        *,
+        timeout: float | None = None,
+        done: Callable[[int, Attempt], None] | None = None,
+    ) -> list[Attempt]:
+        """The score of each sample, or the exception that its call ended in; KeyboardInterrupt passes.
+
+        timeout: seconds for a call of an `async def`; nothing here stops any other. done: told of each as it ends.
+        """
+        if not samples:
+            return []
+        found: list[Attempt] = [RewardError("not called")] * len(samples)
+
+        def ended(i: int, attempt: Attempt) -> None:
+            found[i] = attempt
+            if done:
+                done(i, attempt)
+
+        if self.shape.together:
+            for i, attempt in enumerate(self._together(samples, timeout)):
+                ended(i, attempt)
+        elif self.shape.is_async:
+            calls = [partial(self._call, sample) for sample in samples]
+            run_all(calls, lambda i, result: ended(i, self._checked(result)), timeout=timeout)
         else:
-            result = self.function(**{name: given[name] for name in self._keywords})
-        return _checked(result, self.place)
+            for i, sample in enumerate(samples):
+                ended(i, self._alone(partial(self._call, sample), self._checked, timeout))
+        for attempt in found:
+            if isinstance(attempt, KeyboardInterrupt):
+                raise attempt
+        return found
+
+    def _together(self, samples: Sequence[Sample], timeout: float | None) -> list[Attempt]:
+        """One call for all; when it raises, one for each, to find the response that it fails on."""
+
+        def listed(result: Any) -> Any:
+            if isinstance(result, BaseException):
+                return result
+            try:
+                return checked_list(result, len(samples), self.place)
+            except RewardError as error:
+                return [error] * len(samples)  # it would return no list, or the wrong count, for one, too
+
+        result = self._alone(partial(self._call_all, samples), listed, timeout)
+        if isinstance(result, list):
+            return result
+        if len(samples) == 1 or isinstance(result, KeyboardInterrupt):
+            return [result] * len(samples)
+        return [attempt for sample in samples for attempt in self._together([sample], timeout)]
+
+    def _alone(self, call: Callable[[], Any], check: Callable[[Any], Any], timeout: float | None) -> Any:
+        """check(result) of one call; a coroutine is awaited, and the call's exception is a result."""
+        try:
+            result = call()
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - counted and shown
+            return error
+        if inspect.iscoroutine(result):
+            awaited: list[Any] = []
+            run_all([lambda: result], lambda _, value: awaited.append(value), timeout=timeout)
+            result = awaited[0]
+        return check(result)
+
+    def _call(self, sample: Sample) -> Any:
+        if self.shape.takes == "sample":
+            return self.function(sample)
+        values = (sample.data_source, sample.solution, sample.ground_truth, sample.extra_info)
+        if self.shape.names is None:
+            return self.function(*values)
+        given: dict[str, Any] = dict(zip(ARGUMENTS, values, strict=True))
+        return self.function(**{name: given[name] for name in self.shape.names})
+
+    def _call_all(self, samples: Sequence[Sample]) -> Any:
+        if self.shape.takes == "samples":
+            return self.function(samples)
+        return self.function(**accepted(self.shape, columns(samples), self.place))
+
+    def _checked(self, result: Any) -> Attempt:
+        if isinstance(result, BaseException):
+            return result
+        try:
+            return checked(result, self.place)
+        except RewardError as error:
+            return error
 
 
-def _accepted(function: Callable[..., Any], place: str) -> tuple[str, ...] | None:
-    """Which of our arguments the function takes by keyword; None when it takes four by position (`*args`, C code)."""
-    if not callable(function):
-        raise RewardError(f"{place} is {type(function).__name__}, not a function")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise RewardError(f"{place} is `async def`; write it as a plain `def` that returns its score")
-    if inspect.isgeneratorfunction(function):
-        raise RewardError(f"{place} uses `yield`; it has to return its score")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    kinds = {parameter.kind for parameter in parameters}
-    if inspect.Parameter.VAR_KEYWORD in kinds:
-        taken = ARGUMENTS
-    else:
-        by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        taken = tuple(p.name for p in parameters if p.name in ARGUMENTS and p.kind in by_keyword)
-    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    unknown = [p.name for p in parameters if p.default is p.empty and p.kind not in variable and p.name not in taken]
-    if not taken and inspect.Parameter.VAR_POSITIONAL in kinds and not unknown:
-        return None
-    if unknown:
-        raise RewardError(
-            f"{place} needs the argument '{unknown[0]}', which no reward is given; it may take {', '.join(ARGUMENTS)}, "
-            "and any other one with a default"
-        )
-    return taken
+def _must(attempt: Attempt) -> Score:
+    if isinstance(attempt, BaseException):
+        raise attempt
+    return attempt
 
 
-def _checked(result: Any, place: str) -> Score:
-    if isinstance(result, Mapping):
-        if "score" not in result:
-            raise RewardError(f"{place} returned a dict without 'score': it has {_listed(result)}")
-        parts = {str(name): _number(value) for name, value in result.items() if name != "score"}
-        for name, value in parts.items():
-            if value is not None and not math.isfinite(value):
-                raise RewardError(f"{place} returned {value} for the part '{name}'; parts have to be finite numbers")
-        score = _number(result["score"])
-        named = {name: value for name, value in parts.items() if value is not None}  # text cannot be a curve
-        return Score(_finite(score, result["score"], place), named)
-    return Score(_finite(_number(result), result, place))
-
-
-def _listed(names: Mapping[Any, Any]) -> str:
-    return ", ".join(repr(str(name)[:40]) for name in list(names)[:8]) or "nothing"
-
-
-def _number(value: Any) -> float | None:
-    """A float for bool, int, float and the scalars of numpy and torch; None for anything else."""
-    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _finite(score: float | None, returned: Any, place: str) -> float:
-    if score is not None and math.isfinite(score):
-        return score
-    if inspect.iscoroutine(returned):
-        returned.close()  # or Python warns, later and elsewhere, that nobody awaited it
-    if returned is None:
-        shown = "None (is a `return` missing?)"
-    else:
-        shown = f"{reprlib.repr(returned)} ({type(returned).__name__})"
-    raise RewardError(f"{place} returned {shown}; a reward is a finite number, or a dict with 'score'")
-
-
-def score_batch(reward: Reward, samples: Sequence[Sample], *, max_errors: float) -> Scores:
+def score_batch(reward: Scorer, samples: Sequence[Sample], *, max_errors: float) -> Scores:
     """Score every sample, in order. Failed calls are counted and give None; the first traceback is kept.
 
     max_errors: share (0 to 1) of the batch that may fail; more raises RewardError. KeyboardInterrupt passes.
     """
-    scores: list[float | None] = []
-    parts: list[dict[str, float]] = []
-    errors = 0
-    first: tuple[int, BaseException] | None = None
-    for i, sample in enumerate(samples):
-        result = attempt(reward, sample)
-        if isinstance(result, Score):
-            scores.append(result.score)
-            parts.append(result.parts)
-        else:
-            scores.append(None)
-            parts.append({})
-            errors += 1
-            first = first or (i, result)
-    if first and errors > max_errors * len(samples):
-        record = record_name(samples[first[0]], first[0])
+    attempts = reward.attempts(samples)
+    failed = [(i, result) for i, result in enumerate(attempts) if isinstance(result, BaseException)]
+    if failed and len(failed) > max_errors * len(samples):
+        first, error = failed[0]
         raise RewardError(
-            f"{reward.place}: {errors} of {len(samples)} reward calls failed, more than --max_reward_errors "
-            f"{max_errors:g} allows; the first, {record}: {last_line(first[1], reward)}"
-        ) from first[1]
-    return Scores(scores, parts, errors, shown_traceback(first[1]) if first else None)
+            f"{reward.place}: {len(failed)} of {len(samples)} reward calls failed, more than --max_reward_errors "
+            f"{max_errors:g} allows; the first, {record_name(samples[first], first)}: {last_line(error, reward)}"
+        ) from error
+    return Scores(
+        [result.score if isinstance(result, Score) else None for result in attempts],
+        [result.parts if isinstance(result, Score) else {} for result in attempts],
+        len(failed),
+        shown_traceback(failed[0][1]) if failed else None,
+    )
 
 
-def attempt(reward: Reward, sample: Sample) -> Score | BaseException:
+def attempt(reward: Scorer, sample: Sample) -> Attempt:
     """The score of one sample, or the exception that its call ended in. `sys.exit()` in a reward is one, too."""
-    try:
-        return reward(sample.data_source, sample.solution, sample.ground_truth, sample.extra_info)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - counted and shown
-        return error
+    return reward.attempts([sample])[0]
 
 
 def record_name(sample: Sample, position: int) -> str:
@@ -198,21 +252,27 @@ def record_name(sample: Sample, position: int) -> str:
     return f"response {position}" if index is None else f"record {index}"
 
 
-def last_line(error: BaseException, reward: Reward) -> str:
+def last_line(error: BaseException, reward: Scorer) -> str:
     """What went wrong on one line, with the line of the user's file where it did."""
     if isinstance(error, RewardError):
         return " ".join(str(error).split())[:500].removeprefix(f"{reward.place} ")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if reward.file and Path(frame.filename) == reward.file] or list(frames)
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return " ".join(traceback.format_exception_only(error)[-1].split())[:500] + where
+    return " ".join(_last_of(error).split())[:500] + where
 
 
 def shown_traceback(error: BaseException) -> str:
     """The traceback from the user's own code on; of a very long one the beginning and the end."""
+    if isinstance(error, Failed):
+        return error.traceback
     trace = error.__traceback__
-    while trace and trace.tb_next and Path(trace.tb_frame.f_code.co_filename) == Path(__file__):
+    while trace and trace.tb_next and Path(trace.tb_frame.f_code.co_filename).parent == _ROOM:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     half = _LONGEST_TRACEBACK // 2
     return text if len(text) <= _LONGEST_TRACEBACK else f"{text[:half]}\n  ...\n{text[-half:]}"
+
+
+def _last_of(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1]

@@ -13,7 +13,14 @@ from reward_funcs.numerals import read_number
 ORDERED, UNORDERED, SET, UNION = "()", "", "{}", "cup"  # kinds; intervals and matrices name theirs themselves
 
 _DEEPEST_SHELL = 4
-_NAME = r"[A-Za-z][A-Za-z ]{1,30}|[A-Za-z](?:_\{?[0-9A-Za-z]{1,9}\}?|'|\([A-Za-z]\))?|\\[a-z]{1,9}"
+_LETTER = r"[A-Za-z](?:_(?:\{[0-9A-Za-z]{1,9}\}|[0-9A-Za-z]))?"
+_POINTS = r"(?:\\(?:angle|triangle|overline) ?)?\{? ?[A-Z]{1,4} ?\}?"
+_NAME = (
+    r"[A-Za-z][A-Za-z ]{1,30}|[A-Za-z](?:_\{?[0-9A-Za-z]{1,9}\}?|'|\([A-Za-z]\))?|\\[a-z]{1,9}"
+    rf"|\( ?{_LETTER}(?: ?, ?{_LETTER}){{1,5}} ?\)"  # (p,q)
+    rf"|\| ?[A-Z]{{1,3}} ?\||{_POINTS}(?: ?: ?{_POINTS})?|{_LETTER} ?: ?{_LETTER}"
+    r"|\\frac\{[A-Z]{1,3}\}\{[A-Z]{1,3}\}"
+)
 _ASSIGNMENT = re.compile(rf"({_NAME}) ?(?:=|\\in(?![a-z])|\\approx(?![a-z])) ?(?=\S)(?!=)")
 _ARITHMETIC = re.compile(r"[0-9+\-*/^().,{} =$%]{1,500}")
 _OR = re.compile(r" ?(?:\bor\b|\band\b|或者|或|和|;) ?|, ?(?:or|and) ")
@@ -86,9 +93,14 @@ def structure(text: str) -> tuple[str, list[str]] | None:
     if len(parts) < 2:
         return None
     names = {match[1] for part in parts if (match := _ASSIGNMENT.match(part))}
-    if len(names) == 1:  # x=1, x=2 and x=1, 2: the values of one variable
+    if len(names) == 1 or _numbered(names, parts):  # x=1, x=2 and x=1, 2 and x_1=1, x_2=2: one variable's values
         parts = [_ASSIGNMENT.sub("", part, count=1) for part in parts]
     return UNORDERED, parts
+
+
+def _numbered(names: set[str], parts: list[str]) -> bool:
+    """Whether every part is named, by one letter with different numbers."""
+    return len(names) == len(parts) and len({re.sub(r"_\{?[0-9]\}?$", "", name) for name in names}) == 1
 
 
 def _distinct(parts: list[str]) -> list[str]:

@@ -49,6 +49,11 @@ def label_score(response: str, ground_truth: str) -> float:
     return float(any(_label(text) in right for text in [*stated, *options]))
 
 
+def readings(response: str, *, labels: bool = False) -> list[str]:
+    """What is read out of a response, first the likeliest. labels: as label_score does."""
+    return [text.strip() for text in _candidates(response, _LABEL if labels else None)]
+
+
 def alternatives(ground_truth: str) -> list[str]:
     """The right answers: the entries of a JSON list, else the text itself."""
     text = ground_truth.strip()

@@ -15,7 +15,21 @@ OURS = ("grpo", "data_prep", "reward_funcs")
 # Modules of grpo that make up one room together; every other module or package of grpo is a room by its own name.
 TOGETHER = {
     "main": ("__main__", "api", "launch", "repair", "plan", "batches", "final"),
-    "config": ("flags", "values", "unlisted", "config", "overrides", "rules", "defaults", "resolve", "help"),
+    "config": (
+        "flags",
+        "values",
+        "unlisted",
+        "config",
+        "overrides",
+        "rules",
+        "model_rules",
+        "algorithm_rules",
+        "presets",
+        "start_from",
+        "defaults",
+        "resolve",
+        "help",
+    ),
     "run_dir": ("run_dir", "run_record"),
 }
 ROOM_OF = {module: room for room, modules in TOGETHER.items() for module in modules}
@@ -29,13 +43,18 @@ MAIN_MAY = {
 }
 MAY_IMPORT = {
     "main": MAIN_MAY,
-    "commands": MAIN_MAY | {
+    "commands": MAIN_MAY
+    | {"launch", "embedded.talk"}
+    | {"convert"}
+    | {
         f"verl_backend.{name}"
         for name in ("finishing.export", "installation.environment", "failures", "running.child_log")
     },
     # resolve.py reads a stored run for a bare --resume; the keys that verl knows are a list, not the engine.
     "config": {"verl_backend.settings.keys", "verl_backend.settings.renamed", "run_dir", "hydra_text"},
     "run_dir": {"config", "atomic", "hydra_text"},
+    # The keys that verl knows, and their older names, are lists.
+    "convert": {"config", "hydra_text", "verl_backend.settings.keys", "verl_backend.settings.renamed"},
     "engine": set(),
     "atomic": set(),
     "publish": {"atomic"},

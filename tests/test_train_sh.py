@@ -83,7 +83,9 @@ def test_a_python_without_the_packages_is_refused_by_name(repo: Path, in_folder:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "bare"], check=True)
     ran = run(repo / "train.sh", "--help", GRPO_PYTHON="bare/bin/python")
     assert ran.returncode == 2
-    assert ran.stderr.startswith("error: GRPO_PYTHON=bare/bin/python lacks torch, transformers, safetensors, omegaconf")
+    assert ran.stderr.startswith(
+        "error: GRPO_PYTHON=bare/bin/python lacks torch, transformers, peft, safetensors, omegaconf"
+    )
     assert ran.stderr.count("\n") == 1
 
 

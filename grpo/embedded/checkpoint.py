@@ -12,13 +12,15 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file, save_model
 
 from grpo import publish as folders
+from grpo.embedded import adapter
 from grpo.embedded.policy import Policy
 from grpo.publish import SaveError as SaveError
 from grpo.publish import damaged
@@ -28,29 +30,71 @@ PREFIX = "global_step_"
 
 
 def save(
-    folder: Path, step: int, policy: Policy, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, keep: int
+    folder: Path,
+    step: int,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    copies: Mapping[str, Policy] = MappingProxyType({}),
 ) -> Path:
     """Write folder/global_step_N, which transformers also opens as a model, then keep only the newest `keep`.
 
-    state: plain JSON values. Raises SaveError when the disk is full or not writable.
+    With LoRA it holds the adapter and the name of its model. state: plain JSON values; copies: of the policy, by name.
+    Raises SaveError when the disk is full or not writable.
     """
 
     def write(path: Path) -> None:
         write_model(path, policy)
         tensors, _ = _flat(optimizer)
         save_file(tensors, path / OPTIMIZER)
+        for name, copy in copies.items():
+            if copy.adapter is None:
+                save_model(copy.model, str(path / f"{name}.safetensors"))
+            else:
+                save_file(
+                    {key: weight.contiguous() for key, weight in copy.own().items()}, path / f"{name}.safetensors"
+                )
         (path / STATE).write_text(json.dumps({"step": step, **state}, ensure_ascii=False), encoding="utf-8")
 
-    path = publish(folder, f"{PREFIX}{step}", write, needs=3 * _weight_bytes(policy))
+    path = publish(folder, f"{PREFIX}{step}", write, needs=(3 + len(copies)) * _weight_bytes(policy))
     for old in _steps(folder)[keep:]:
         shutil.rmtree(old)
     return path
 
 
 def write_model(path: Path, policy: Policy) -> None:
-    """A folder that AutoModelForCausalLM and AutoTokenizer open, chat template included."""
-    policy.model.save_pretrained(path)
+    """A folder that AutoModelForCausalLM and AutoTokenizer open, chat template included; with LoRA, peft's."""
+    if policy.adapter is None:
+        policy.model.save_pretrained(path)
+    else:
+        adapter.save(policy.adapter, path)
     policy.tokenizer.save_pretrained(path)
+
+
+def write_final(path: Path, policy: Policy, *, lora: str, dtype: str | None) -> None:
+    """What training made, for others to open. lora: `merge` or `adapter`; dtype: None = float32, as it was trained."""
+    to = None if dtype is None else getattr(torch, dtype)
+    if policy.adapter is not None and lora == "adapter":
+        adapter.save(policy.adapter, path, to)
+    elif policy.adapter is None and to is None:
+        policy.model.save_pretrained(path)
+    else:
+        state = policy.model.state_dict() if policy.adapter is None else adapter.merged_state(policy.model)
+        kept: dict[int, torch.Tensor] = {}  # weights that share memory still do afterwards
+        for name, weight in state.items():
+            narrow = weight.to(to) if to is not None and weight.is_floating_point() else weight
+            state[name] = kept.setdefault(weight.data_ptr(), narrow)
+        policy.model.save_pretrained(path, state_dict=state)
+        if to is not None:
+            _say_dtype(path / "config.json", str(dtype))
+    policy.tokenizer.save_pretrained(path)
+
+
+def _say_dtype(file: Path, dtype: str) -> None:
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(settings | {"dtype": dtype}, indent=2) + "\n", encoding="utf-8")
 
 
 def publish(folder: Path, name: str, write: Callable[[Path], None], *, needs: int = 0) -> Path:
@@ -90,6 +134,17 @@ def load_state(path: Path) -> dict[str, Any]:
     return json.loads((path / STATE).read_text(encoding="utf-8"))
 
 
+@torch.no_grad()
+def load_copy(path: Path, name: str, copy: Policy) -> None:
+    """Put the weights of one of save()'s `copies` into `copy`."""
+    if copy.adapter is None:
+        load_model(copy.model, path / f"{name}.safetensors")
+        return
+    saved = load_file(path / f"{name}.safetensors")
+    for key, weight in copy.own().items():
+        weight.copy_(saved[key])
+
+
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Put the saved moments and step counts back, bit for bit."""
     tensors = load_file(path / OPTIMIZER)
@@ -118,4 +173,4 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def _weight_bytes(policy: Policy) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in policy.model.parameters())
+    return sum(weight.numel() * weight.element_size() for weight in policy.trained())

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from grpo.engine import Refusal, Result, Run
+
+if TYPE_CHECKING:
+    from grpo.embedded.talk import Talk
 
 # Keys about placement and about verl's own machinery: nothing to one process, so they are listed, not refused.
 PLACEMENT = (
     "trainer.n_gpus_per_node",
     "trainer.nnodes",
     "data.dataloader_num_workers",
-    "reward.num_workers",
     "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.actor.strategy",
     "actor_rollout_ref.actor.fsdp_config.",
@@ -59,10 +62,17 @@ PLACEMENT = (
 
 # What verl offers and this engine does not: key -> (the values it can honour, what to do instead).
 ONLY = {
-    "algorithm.adv_estimator": (("grpo",), "set it to grpo"),
-    "algorithm.kl_ctrl.type": (("fixed",), "set it to fixed"),
-    "actor_rollout_ref.model.lora_rank": ((0,), "train all weights, or use --engine verl"),
-    "actor_rollout_ref.model.target_modules": (("all-linear",), "it belongs to LoRA; use --engine verl"),
+    "algorithm.adv_estimator": (
+        (
+            *("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", "gpg", "gdpo"),
+            *("reinforce_plus_plus", "reinforce_plus_plus_baseline"),
+        ),
+        "take rloo, which has a baseline without a further sample, or use --engine verl",
+    ),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (
+        ("vanilla", "gspo", "cispo", "sapo", "gpg"),
+        "take gspo, which is nearest to it, or use --engine verl",
+    ),
     "actor_rollout_ref.actor.checkpoint.save_contents": (
         (["model", "optimizer", "extra"],),
         "leave it out: weights, optimizer and state are always saved, and a Hugging Face folder at the end",
@@ -99,7 +109,7 @@ class EmbeddedEngine:
                 f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than one group: raise it to "
                 f"rollout.n={rollout.n}"
             )
-        return [Refusal(line) for line in lines]
+        return [Refusal(line) for line in [*lines, *(_missing_packages(run) if here else [])]]
 
     def no_effect(self, run: Run) -> list[str]:
         """Changed keys about placement, which mean nothing to one process."""
@@ -132,6 +142,19 @@ class EmbeddedEngine:
 
         return train(run)
 
+    def fine_tune(self, run: Run) -> Result:
+        """Supervised training on demonstrations (prompt, and the response as ground truth), as `train`."""
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        from grpo.embedded.tuning import fine_tune
+
+        return fine_tune(run)
+
+    def talk(self, models: Sequence[str], **settings: Any) -> Talk:
+        """Models to talk to, side by side; settings as grpo.embedded.talk.open_talk takes them. Raises EngineError."""
+        from grpo.embedded.talk import open_talk
+
+        return open_talk(models, **settings)
+
 
 def _device_is_there(device: str) -> bool:
     """Whether the machine can have it, asked without torch: `cuda` needs the driver's files, `mps` an Apple chip."""
@@ -139,6 +162,22 @@ def _device_is_there(device: str) -> bool:
         drivers = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
         return any(os.path.exists(path) for path in drivers) or shutil.which("nvidia-smi") is not None
     return device != "mps" or (sys.platform == "darwin" and platform.machine() == "arm64")
+
+
+def _missing_packages(run: Run) -> list[str]:
+    """What LoRA needs and this environment lacks."""
+    config, lines = run.config, []
+    rank, bits = "actor_rollout_ref.model.lora_rank", "launcher.qlora"
+    if config.actor_rollout_ref.model.lora_rank and importlib.util.find_spec("peft") is None:
+        said = f"{rank} ({run.origins.get(rank, 'default')})"
+        lines.append(f"{said} needs peft: pip install -r requirements/embedded.txt")
+    if config.launcher.qlora is not None:
+        said = f"{bits}={config.launcher.qlora} ({run.origins.get(bits, 'default')})"
+        if config.trainer.device == "mps" or sys.platform == "darwin":
+            lines.append(f"{said}: bitsandbytes has no {config.launcher.qlora}-bit layers for a Mac; leave it out")
+        elif importlib.util.find_spec("bitsandbytes") is None:
+            lines.append(f"{said} needs bitsandbytes, for CUDA or an x86 CPU: pip install bitsandbytes==0.50.2")
+    return lines
 
 
 def is_placement(key: str) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Prompt
 from grpo.embedded.rollout import Rollouts, Sampling, sample
-from reward_funcs import Reward, Sample, Scores, score_batch
+from grpo.engine import Run, reward_arguments
+from reward_funcs import Sample, Scores, build_reward, score_batch
+from reward_funcs.score import Scorer
+from reward_funcs.scoring import Scoring
 
 
 def responses_text(policy: Policy, rollouts: Rollouts) -> list[str]:
@@ -18,14 +23,38 @@ def responses_text(policy: Policy, rollouts: Rollouts) -> list[str]:
     return policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
-def score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str], *, n: int, max_errors: float) -> Scores:
-    """What the reward says of n responses to each prompt, in order. Raises RewardError when too many calls fail."""
+def open_scoring(run: Run, interrupts: Interrupts) -> Scoring:
+    """The reward, its calls in worker processes with a deadline; ours, which end by themselves, in this one."""
+    reward = build_reward(function=run.reward, **reward_arguments(run.config))
+    workers = min(int(run.config.reward.num_workers), os.cpu_count() or 1)
+    timeout = float(run.config.launcher.reward.timeout)
+    return Scoring(reward, workers=workers, timeout=timeout, ours_here=True, on_wait=interrupts.check)
+
+
+def score(
+    reward: Scorer,
+    prompts: Sequence[Prompt],
+    responses: Sequence[str],
+    lengths: Sequence[int],
+    *,
+    n: int,
+    max_errors: float,
+) -> Scores:
+    """What the reward says of n responses to each prompt, in order; lengths: in tokens.
+
+    Raises RewardError when too many calls fail.
+    """
     owners = [prompt for prompt in prompts for _ in range(n)]
     samples = [
-        Sample(prompt.data_source, response, prompt.ground_truth, prompt.extra_info)
-        for prompt, response in zip(owners, responses, strict=True)
+        Sample(prompt.data_source, response, prompt.ground_truth, prompt.extra_info, prompt.text, length)
+        for prompt, response, length in zip(owners, responses, lengths, strict=True)
     ]
     return score_batch(reward, samples, max_errors=max_errors)
+
+
+def lengths_of(rollouts: Rollouts) -> list[int]:
+    """Tokens of each response, the stop token included."""
+    return [int(length) for length in rollouts.response_mask.sum(1)]
 
 
 def rows(
@@ -54,7 +83,7 @@ def evaluate(
     policy: Policy,
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    reward: Reward,
+    reward: Scorer,
     *,
     seed: int,
     max_rows: int,
@@ -69,7 +98,7 @@ def evaluate(
         policy, [prompt.ids for prompt in prompts], sampling, seed=seed, max_rows=max_rows, on_token=on_token
     )
     texts = responses_text(policy, rollouts)
-    scores = score(reward, prompts, texts, n=sampling.n, max_errors=max_errors)
+    scores = score(reward, prompts, texts, lengths_of(rollouts), n=sampling.n, max_errors=max_errors)
     lines = rows(prompts, texts, scores, rollouts, "val")
     scored = [line for line in lines if line["reward"] is not None]
     values = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -18,19 +17,22 @@ from data_prep.convert import load_rows
 from data_prep.record import Record
 from data_prep.records import read_records
 from grpo.embedded import checkpoint
+from grpo.embedded.adapter import load
+from grpo.embedded.copies import OLD, REFERENCE, before_adapter, frozen
+from grpo.embedded.draws import Draws
+from grpo.embedded.evaluate import open_scoring
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.memory import token_budget
-from grpo.embedded.models import make_policy, open_model, open_tokenizer
+from grpo.embedded.models import attach_adapter, end_turns, make_policy, open_model, open_tokenizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder, Prompt, as_row, encode
 from grpo.embedded.session import Session
 from grpo.embedded.settings import Settings
-from grpo.embedded.sft import Demonstration, warm_up
+from grpo.embedded.sft import demonstrations, warm_up
 from grpo.engine import EngineError, Run, schedule
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
 from grpo.metrics.outcome import Outcome
-from reward_funcs import Reward, load_reward
 
 SFT = "sft"  # the milestone after the warm-up, and the folder under checkpoints/ with its model: the reference
 
@@ -55,13 +57,18 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts) -> Iterat
         truncation="filter" if config.data.filter_overlong_prompts else config.data.truncation,
     )
     if not encoder.has_template:
-        notes.append("the tokenizer has no chat template: prompts are given as plain text")
+        notes.append(
+            "the tokenizer has no chat template: prompts are given as plain text; --prompt_template gives another"
+        )
+    notes += end_turns(policy)
     prompts, val_prompts, lines = _encode(config, rows, load_rows(run.val), encoder)
     notes += lines
     per_epoch, total_steps = _schedule(run, len(prompts))
     loggers = list(config.trainer.logger)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(total_steps, shown="console" in loggers))
+        scoring = stack.enter_context(open_scoring(run, interrupts))
+        notes += scoring.notes
         log = stack.enter_context(_metrics_log(run, loggers, state.get("step"), progress))
         session = Session(
             run=run,
@@ -70,8 +77,9 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts) -> Iterat
             policy=policy,
             reference=None,
             optimizer=_optimizer(policy, settings),
-            reward=_reward(run),
+            reward=scoring,
             encoder=encoder,
+            draws=Draws(run, settings, prompts, encoder),
             prompts=prompts,
             val_prompts=val_prompts,
             per_epoch=per_epoch,
@@ -95,9 +103,11 @@ def _open_policy(
     texts = [message["content"] for row in rows for message in row["prompt"]]
     texts += [text for record in demonstrations for text in (record.prompt[-1]["content"], record.ground_truth)]
     tokenizer = open_tokenizer(config, texts, saved)
-    model = open_model(config, tokenizer, str(saved) if saved else None)
+    with_lora = bool(config.actor_rollout_ref.model.lora_rank)
+    model = open_model(config, tokenizer, str(saved) if saved and not with_lora else None)
+    adapted = attach_adapter(config, model, saved) if with_lora else None
     device = choose_device(config.trainer.device)
-    policy = make_policy(model, tokenizer, device, choose_dtype(dtype, device))
+    policy = make_policy(model, tokenizer, device, choose_dtype(dtype, device), adapted)
     if config.actor_rollout_ref.model.enable_gradient_checkpointing:
         policy.recompute_activations()
     return policy
@@ -108,7 +118,9 @@ def _encode(
 ) -> tuple[list[Prompt], list[Prompt], list[str]]:
     """(prompts to train on, prompts to evaluate on, lines to say)."""
     prompts, left_out = encode(rows, encoder)
+    cut = encoder.cut
     val_prompts, val_left_out = encode(val_rows, encoder)
+    val_cut = encoder.cut - cut
     longest, most = config.data.max_prompt_length, config.data.val_max_samples
     if not val_prompts:
         raise EngineError(f"every evaluation prompt is over --max_prompt_length {longest}; raise it")
@@ -117,6 +129,12 @@ def _encode(
         notes.append(
             f"left out {left_out} training and {val_left_out} evaluation prompts over {longest} tokens "
             "(--max_prompt_length)"
+        )
+    if cut or val_cut:
+        kept = "last" if config.data.truncation == "left" else "first"
+        notes.append(
+            f"cut {cut} training and {val_cut} evaluation prompts to their {kept} {longest} tokens "
+            f"(data.truncation={config.data.truncation})"
         )
     return prompts, val_prompts[:most] if most > 0 else val_prompts, notes
 
@@ -149,18 +167,15 @@ def _metrics_log(run: Run, loggers: list[str], resume_step: int | None, progress
     )
 
 
-def _reward(run: Run) -> Reward:
-    custom = run.config.reward.custom_reward_function
-    return load_reward(custom.path, custom.name) if run.reward is None else Reward(run.reward)
-
-
 def _say_what_runs(session: Session, notes: list[str]) -> None:
     policy, config = session.policy, session.run.config
     weights = sum(weight.numel() for weight in policy.model.parameters())
+    trained = sum(weight.numel() for weight in policy.trained())
+    lora = f", {trained / 1e6:.2f}M of them trained (LoRA)" if policy.adapter is not None else ""
     threads = f" ({torch.get_num_threads()} threads)" if policy.device.type == "cpu" else ""
     session.progress.note(
         f"embedded engine on {policy.device}{threads}, {str(policy.dtype).removeprefix('torch.')}: "
-        f"{config.actor_rollout_ref.model.path}, {weights / 1e6:.1f}M weights; {len(session.prompts):,} prompts, "
+        f"{config.actor_rollout_ref.model.path}, {weights / 1e6:.1f}M weights{lora}; {len(session.prompts):,} prompts, "
         f"{len(session.val_prompts):,} to evaluate on; {session.total_steps} steps"
     )
     for note in notes:
@@ -173,7 +188,11 @@ def _begin(session: Session, demonstrations: list[Record]) -> None:
     warmed = session.run.resume and warm.is_dir() and checkpoint.damaged(warm) is None
     if warmed:
         session.outcome = Outcome(**checkpoint.load_state(warm)["outcome"])
-        session.policy.model.load_state_dict(open_model(config, session.policy.tokenizer, str(warm)).state_dict())
+        policy = session.policy
+        if policy.adapter is not None:
+            load(policy.adapter, warm)
+        else:
+            policy.model.load_state_dict(open_model(config, policy.tokenizer, str(warm)).state_dict())
     elif session.settings.val_before_train:
         session.milestone("start", "evaluate")
     if demonstrations and not warmed:
@@ -181,33 +200,53 @@ def _begin(session: Session, demonstrations: list[Record]) -> None:
     if demonstrations:
         session.milestone(SFT, "evaluate after the warm-up")
     if session.settings.needs_reference:
-        session.reference = _frozen(session.policy, copy.deepcopy(session.policy.model))
+        session.reference = _reference(session, begun=True)
+    if session.settings.update_old_after > 1:
+        session.old = frozen(session.policy, OLD)
+    if session.settings.kl_in_reward:
+        session.kl_coef = session.next_kl_coef = session.settings.kl_in_reward.coef
 
 
 def _take_up(session: Session, saved: Path, state: Mapping[str, Any]) -> None:
     """Go on after the newest checkpoint's step."""
     session.step = session.saved_step = state["step"]
     session.optimizer_steps, session.seconds_before = state["optimizer_steps"], state["seconds"]
+    session.draws.done, session.kl_coef = state.get("drawn", session.step), state.get("kl_coef", 0.0)
+    session.next_kl_coef = session.kl_coef
     checkpoint.load_optimizer(saved, session.optimizer)
     if session.settings.needs_reference:
-        warm = session.checkpoints / SFT
-        if warm.is_dir() and (damage := checkpoint.damaged(warm)):
-            raise EngineError(f"{warm}: {damage}; it is the reference model, so start over with --resume disable")
-        source = str(warm) if warm.is_dir() else None
-        model = open_model(session.run.config, session.policy.tokenizer, source)
-        session.reference = _frozen(session.policy, model)
+        session.reference = _reference(session, begun=False)
+    if session.settings.update_old_after > 1:
+        session.old = frozen(session.policy, OLD)
+    for name, copy in session.copies().items():  # as they were, where the run renews them
+        checkpoint.load_copy(saved, name, copy)
     session.progress.note(f"going on after step {session.step}, from {saved}")
 
 
-def _frozen(policy: Policy, model: Any) -> Policy:
-    model.requires_grad_(False)
-    return make_policy(model, policy.tokenizer, policy.device, policy.dtype)
+def _reference(session: Session, *, begun: bool) -> Policy:
+    """The model that GRPO starts from. begun: the policy is still that one.
+
+    With LoRA it is the policy's own model: after a warm-up with the adapter as that left it, else without.
+    """
+    policy, warm = session.policy, session.checkpoints / SFT
+    if not begun and warm.is_dir() and (damage := checkpoint.damaged(warm)):
+        raise EngineError(f"{warm}: {damage}; it is the reference model, so start over with --resume disable")
+    if policy.adapter is not None:
+        if not warm.is_dir():
+            return before_adapter(policy, moves=bool(session.settings.update_ref_after))
+        reference = frozen(policy, REFERENCE)
+        load(policy.adapter, warm, REFERENCE)
+        return reference
+    if begun:
+        return frozen(policy, REFERENCE)
+    source = str(warm) if warm.is_dir() else None
+    return frozen(policy, REFERENCE, open_model(session.run.config, policy.tokenizer, source))
 
 
 def _optimizer(policy: Policy, settings: Settings) -> torch.optim.Optimizer:
     optim = settings.optim
     return torch.optim.AdamW(
-        policy.model.parameters(),
+        policy.trained(),
         lr=float(optim["lr"]),
         betas=tuple(optim["betas"]),
         weight_decay=float(optim["weight_decay"]),
@@ -226,11 +265,10 @@ def _read_demonstrations(config: DictConfig) -> list[Record]:
 def _warm_up(session: Session, records: list[Record]) -> None:
     """Supervised steps on the demonstrations, and a folder with what came out."""
     policy, sft, optim = session.policy, session.run.config.launcher.sft, session.settings.optim
-    pairs = []
-    for index, record in enumerate(records):
-        if prompt := session.encoder(as_row(record, index)):
-            response = policy.tokenizer(record.ground_truth, add_special_tokens=False)["input_ids"]
-            pairs.append(Demonstration(prompt.ids, [*response, policy.stop_ids[0]]))
+    rows = ((as_row(record, index), record.ground_truth) for index, record in enumerate(records))
+    pairs, left_out, _ = demonstrations(rows, session.encoder, policy)
+    if left_out:
+        session.progress.note(f"left out {left_out} of {len(records)} demonstrations: their prompts are too long")
 
     def on_step(step: int, loss: float) -> None:
         session.interrupts.check()

@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -19,13 +20,22 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpo.algorithm import entropy_of, log_probs_of
+from grpo.embedded.adapter import TRAINED, matrices, using
 from grpo.embedded.cache import growing_cache
 from grpo.engine import EngineError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 @dataclass
 class Policy:
-    """A model and all that is needed to run it. stop_ids: tokens that end a response."""
+    """A model and all that is needed to run it.
+
+    stop_ids: tokens that end a response, first the one that a demonstration ends with
+    adapter: peft's view of the model, where LoRA is trained
+    part: which of its adapters is this policy's, None = none of them
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -33,18 +43,38 @@ class Policy:
     dtype: torch.dtype
     stop_ids: list[int]
     pad_id: int
+    adapter: PeftModel | None = None
+    part: str | None = TRAINED
 
     def __post_init__(self) -> None:
-        self.model.to(self.device)  # type: ignore[arg-type]
+        if not getattr(self.model, "is_quantized", False):  # which is where it was loaded
+            self.model.to(self.device)  # type: ignore[arg-type]
         self.model.eval()
+        for layer in self.model.modules():
+            if type(layer).__name__ == "Linear4bit":  # in evaluation mode it repacks itself on a CPU,
+                layer.training = True  # and from then on bitsandbytes passes no gradient through it
         self._recomputed: list[torch.nn.Module] = []
         self._last_logits_only = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
-    def arithmetic(self) -> contextlib.AbstractContextManager:
-        """The context in which to run the model: autocast where `dtype` is not float32."""
-        if self.dtype == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.dtype)
+    @contextlib.contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """The context in which to run the model: with this policy's adapter, autocast where `dtype` is not float32."""
+        with contextlib.ExitStack() as stack:
+            if self.adapter is not None and self.part != TRAINED:
+                stack.enter_context(using(self.adapter, self.part))
+            if self.dtype != torch.float32:
+                stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
+            yield
+
+    def own(self) -> dict[str, torch.nn.Parameter]:
+        """The weights in which this policy and its copies differ, by the same names."""
+        if self.adapter is None:
+            return dict(self.model.named_parameters())
+        return {} if self.part is None else matrices(self.adapter, self.part)
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The weights that training changes."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def recompute_activations(self) -> None:
         """From now on recompute the layers' activations in the backward pass instead of keeping them."""
@@ -56,7 +86,7 @@ class Policy:
                     setattr(layer, name, 0.0)
 
     @contextlib.contextmanager
-    def _recomputing(self) -> Iterator[bool]:
+    def recomputing(self) -> Iterator[bool]:
         """While a gradient is wanted: transformers recomputes in training mode only, and then keeps no KV cache."""
         wanted = bool(self._recomputed) and torch.is_grad_enabled()
         for layer in self._recomputed:
@@ -96,7 +126,7 @@ class Policy:
         A prompt is run once for its whole group, in the backward pass too, wherever the model's cache allows it.
         """
         n = len(response_ids) // len(prompt_ids)
-        with self.arithmetic(), self._recomputing() as recomputing:
+        with self.arithmetic(), self.recomputing() as recomputing:
             if n > 1 and not recomputing and self._can_share_prompts():
                 logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
             else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from data_prep.errors import DataError
@@ -15,6 +16,14 @@ from data_prep.record import Record
 from grpo.engine import EngineError
 
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+# For a tokenizer without a template: a single message is its text, a conversation says who speaks.
+TURNS_TEMPLATE = (
+    "{% if messages | length == 1 %}{{ messages[0]['content'] }}{% else %}{% for message in messages %}"
+    "{{ message['role'] | capitalize }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}{% endif %}"
+)
+UNTOUCHED, OWN, PLAIN = "none", "chat", "plain"  # values of custom_chat_template that are no template
+_PROBE = "zqxjv"  # a word that no template writes by itself
 
 
 @dataclass(frozen=True)
@@ -29,23 +38,61 @@ class Prompt:
 
 
 class Encoder:
-    """Chat messages to token ids, by the tokenizer's chat template (or the user's, or the plain text)."""
+    """Chat messages to token ids, by the tokenizer's chat template, the user's, or the text as it is.
+
+    template: Jinja; `chat` or None = the tokenizer's own; `plain` = the messages' text, with the special tokens that
+    the tokenizer puts around any text; `none` = the text and nothing else, since it was templated before.
+    cut: how many prompts lost tokens to max_length so far.
+    """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, *, template: str | None, max_length: int, truncation: str
     ) -> None:
         self._tokenizer = tokenizer
-        if template is not None:
-            tokenizer.chat_template = PLAIN_TEMPLATE if template == "plain" else template
-        self.has_template = tokenizer.chat_template is not None
+        self._untouched = template == UNTOUCHED
+        if template not in (None, UNTOUCHED, OWN):
+            tokenizer.chat_template = PLAIN_TEMPLATE if template == PLAIN else template
+        self.has_template = self._untouched or tokenizer.chat_template is not None
         if not self.has_template:
-            tokenizer.chat_template = PLAIN_TEMPLATE
-        self._plain = tokenizer.chat_template == PLAIN_TEMPLATE
+            tokenizer.chat_template = TURNS_TEMPLATE
+        self._plain = not self._untouched and tokenizer.chat_template in (PLAIN_TEMPLATE, TURNS_TEMPLATE)
         self._max_length, self._truncation = max_length, truncation
+        self._system_is_kept = self._untouched
+        self.cut = 0
+
+    def text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """What the model reads. Raises DataError for messages that the template refuses or drops."""
+        if self._untouched:
+            return "".join(message["content"] for message in messages)
+        try:
+            if not self._system_is_kept and messages[0]["role"] == "system":
+                self._check_system(messages)
+            return self._apply(messages)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise DataError(
+                f"the chat template does not take a prompt of the messages {roles} ({error}); change the prompt, or "
+                "give another template: --prompt_template"
+            ) from error
+
+    def _apply(self, messages: Sequence[Mapping[str, str]]) -> str:
+        rendered = self._tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
+        return str(rendered)
+
+    def _check_system(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Some templates leave out the system prompt without a word; then nobody would see what was trained."""
+        if _PROBE not in self._apply([{"role": "system", "content": _PROBE}, *messages[1:]]):
+            raise DataError(
+                "the chat template drops the system prompt; put it into the prompts themselves, or give a template "
+                "that keeps it: --prompt_template"
+            )
+        self._system_is_kept = True
 
     def __call__(self, row: Mapping[str, Any]) -> Prompt | None:
         """The prompt, or None when it is too long and `truncation` leaves it out."""
-        text = str(self._tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True))
+        text = self.text(row["prompt"])
         # A template writes the special tokens itself; plain text gets those that the tokenizer puts around any text.
         ids = self._tokenizer(text, add_special_tokens=self._plain)["input_ids"]
         if ids and self._plain and ids[-1] == self._tokenizer.eos_token_id:
@@ -59,9 +106,27 @@ class Encoder:
                     f"data.max_prompt_length={self._max_length}; raise it, or set data.truncation=left"
                 )
             ids = ids[-self._max_length :] if self._truncation == "left" else ids[: self._max_length]
+            self.cut += 1
         if not ids:
             raise DataError(f"record {row['extra_info'].get('index')}: the prompt has no tokens; give it some text")
         return Prompt(ids, text, row["data_source"], row["ground_truth"], dict(row["extra_info"]))
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token with which the tokenizer's chat template ends an answer; None where it has none."""
+    if not tokenizer.chat_template:
+        return None
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False))
+    except TemplateError:
+        return None
+    if _PROBE not in text:
+        return None
+    after = tokenizer(text.rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)["input_ids"]
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special |= set(tokenizer.all_special_ids)
+    return after[0] if after and after[0] in special else None
 
 
 def encode(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[list[Prompt], int]:

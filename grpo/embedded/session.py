@@ -18,10 +18,12 @@ import torch
 
 from grpo.atomic import atomic_write
 from grpo.embedded import checkpoint
-from grpo.embedded.evaluate import evaluate, score
+from grpo.embedded.copies import OLD, REFERENCE, move
+from grpo.embedded.draws import Draws
+from grpo.embedded.evaluate import evaluate, lengths_of, score
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.policy import Policy
-from grpo.embedded.prompts import Encoder, Prompt, batches, hash_seed, streamed
+from grpo.embedded.prompts import Encoder, Prompt, hash_seed
 from grpo.embedded.rollout import Rollouts, sample
 from grpo.embedded.settings import Settings
 from grpo.embedded.update import learning_rate, log_probs
@@ -30,12 +32,17 @@ from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
 from grpo.metrics.outcome import Outcome, peak_rss_mb
 from grpo.report import write_report
-from reward_funcs import Reward, Scores
+from reward_funcs import Scores
+from reward_funcs.score import Scorer
 
 
 @dataclass
 class Session:
-    """One open run. per_epoch: steps of an epoch, 0 when the data has no end; step: the last one that is done."""
+    """One open run. per_epoch: steps of an epoch, 0 when the data has no end; step: the last one that is done.
+
+    old: the copy of the policy that samples, None = the policy itself does. kl_coef: weight of the KL in the reward,
+    next_kl_coef: that of the next step.
+    """
 
     run: Run
     settings: Settings
@@ -43,8 +50,9 @@ class Session:
     policy: Policy
     reference: Policy | None
     optimizer: torch.optim.Optimizer
-    reward: Reward
+    reward: Scorer
     encoder: Encoder
+    draws: Draws
     prompts: list[Prompt]
     val_prompts: list[Prompt]
     per_epoch: int
@@ -53,6 +61,9 @@ class Session:
     progress: Progress
     log: MetricsLog
     outcome: Outcome
+    old: Policy | None = None
+    kl_coef: float = 0.0
+    next_kl_coef: float = 0.0
     step: int = 0
     optimizer_steps: int = 0
     saved_step: int = 0
@@ -64,24 +75,20 @@ class Session:
 
     def steps(self) -> Iterator[tuple[int, list[Prompt]]]:
         """(step, its prompts) from where the run stands to its end; steps count from 1."""
-        size, first = self.settings.train_batch_prompts, self.step
-        if self.run.records is None:
-            data = self.run.config.data
-            source = batches(
-                self.prompts,
-                size=size,
-                seed=self.settings.seed,
-                shuffle=bool(data.shuffle),
-                drop_last=bool(self.run.config.launcher.drop_last),
-                first_step=first,
-            )
-        else:
-            source = streamed(self.run.records, self.encoder, size=size, first_step=first)
-        self.progress.phase("train", self.total_steps, done=first)
-        yield from zip(range(first + 1, self.total_steps + 1), source, strict=False)
+        self.progress.phase("train", self.total_steps, done=self.step)
+        for step in range(self.step + 1, self.total_steps + 1):
+            prompts = self.draws.next()
+            if prompts is None:
+                return
+            yield step, prompts
 
-    def sample(self, step: int, prompts: list[Prompt]) -> Rollouts:
-        """The step's responses; stops between two tokens when the user asked for it."""
+    def most_batches(self) -> float:
+        """How many batches of prompts one step may take: what the user said, else a pass over the prompts."""
+        refill = self.settings.refill
+        return (refill.max_batches if refill else 1) or self.per_epoch or float("inf")
+
+    def sample(self, step: int, prompts: list[Prompt], number: int = 0) -> Rollouts:
+        """Responses to the step's batch of prompts with this number; the user may stop it between two tokens."""
         total = len(prompts) * self.settings.sampling.n
 
         def on_token(done: int) -> None:
@@ -89,15 +96,20 @@ class Session:
             self.progress.working("sampling", done, total)
 
         ids = [prompt.ids for prompt in prompts]
-        seed = hash_seed(self.settings.seed, "sample", step)
+        seed = hash_seed(self.settings.seed, "sample", step, *([number] if number else []))
         return sample(
-            self.policy, ids, self.settings.sampling, seed=seed, max_rows=self.settings.max_rows, on_token=on_token
+            self.old or self.policy,
+            ids,
+            self.settings.sampling,
+            seed=seed,
+            max_rows=self.settings.max_rows,
+            on_token=on_token,
         )
 
-    def score(self, prompts: list[Prompt], texts: list[str]) -> Scores:
+    def score(self, prompts: list[Prompt], texts: list[str], rollouts: Rollouts) -> Scores:
         """What the reward says of the step's responses."""
         n, max_errors = self.settings.sampling.n, self.settings.max_reward_errors
-        return score(self.reward, prompts, texts, n=n, max_errors=max_errors)
+        return score(self.reward, prompts, texts, lengths_of(rollouts), n=n, max_errors=max_errors)
 
     def reference_log_probs(self, rollouts: Rollouts) -> torch.Tensor | None:
         """[B, R] under the frozen model; None when nothing is measured against it."""
@@ -125,11 +137,20 @@ class Session:
             group["lr"] = lr
         return lr
 
+    def renew_copies(self, step: int) -> None:
+        """After the update of `step`, before its checkpoint: renew the copies of the policy that are due."""
+        settings = self.settings
+        if self.old is not None and step % settings.update_old_after == 0:
+            move(self.old, self.policy, share=1.0)
+        if self.reference is not None and settings.update_ref_after and step % settings.update_ref_after == 0:
+            move(self.reference, self.policy, share=settings.ref_mixup)
+
     def finish_step(self, step: int, values: dict[str, float], lines: list[dict[str, Any]]) -> None:
         """Record a step; evaluate and save when it is time. A failed save is said, and tried again next time."""
-        self.step = step
+        self.draws.finish_step()
+        self.step, self.kl_coef = step, self.next_kl_coef
         settings, last = self.settings, step == self.total_steps
-        values["epoch"] = (step - 1) // self.per_epoch if self.per_epoch else 0
+        values["epoch"] = (self.draws.done - 1) // self.per_epoch if self.per_epoch else 0
         evaluated: list[dict[str, Any]] = []
         if last or (settings.test_freq > 0 and step % settings.test_freq == 0):
             measured, evaluated = self.evaluate(step, "final" if last else None)
@@ -184,13 +205,26 @@ class Session:
         """Write a checkpoint of the last step; raises SaveError."""
         self.log.sync()
         checkpoint.save(
-            self.checkpoints, self.step, self.policy, self.optimizer, self._state(), keep=self.settings.keep
+            self.checkpoints,
+            self.step,
+            self.policy,
+            self.optimizer,
+            self._state(),
+            keep=self.settings.keep,
+            copies=self.copies(),
         )
         self.saved_step = self.step
+
+    def copies(self) -> dict[str, Policy]:
+        """The copies that a resumed run cannot make again."""
+        moved = self.reference if self.settings.update_ref_after else None
+        return {name: copy for name, copy in ((OLD, self.old), (REFERENCE, moved)) if copy is not None}
 
     def _state(self) -> dict[str, Any]:
         return {
             "optimizer_steps": self.optimizer_steps,
+            "drawn": self.draws.done,
+            "kl_coef": self.kl_coef,
             "seconds": self._seconds(),
             "dtype": str(self.policy.dtype).removeprefix("torch."),
             "outcome": self.outcome.as_dict(),
@@ -223,7 +257,12 @@ class Session:
             self.evaluate(self.step, "final")
         final = self.checkpoints / "final"
         try:
-            checkpoint.publish(self.checkpoints, "final", lambda path: checkpoint.write_model(path, self.policy))
+            wanted = self.run.config.launcher.export
+            checkpoint.publish(
+                self.checkpoints,
+                "final",
+                lambda path: checkpoint.write_final(path, self.policy, lora=wanted.lora, dtype=wanted.dtype),
+            )
         except checkpoint.SaveError as error:
             raise EngineError(f"training is done, but {error}; free some space and start again to export") from error
         run = self.run

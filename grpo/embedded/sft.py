@@ -1,15 +1,23 @@
-"""The supervised warm-up: imitate demonstrations for a few steps, so that GRPO has right answers to find."""
+"""Supervised steps: imitate demonstrations, with a loss on their responses alone.
+
+The warm-up before GRPO, and the maths of ./train.sh sft, whose run is tuning.py.
+
+Several demonstrations may share a row (packing): positions start again with each one, from which the model sees that
+none may look at another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from grpo.embedded.policy import Policy
-from grpo.embedded.prompts import hash_seed
+from grpo.embedded.prompts import Encoder, hash_seed
 from grpo.embedded.update import learning_rate, require_gradients
+
+_UNTRAINED = -100  # the label of a token that is no response
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,29 @@ class Demonstration:
 
     prompt: list[int]
     response: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.response)
+
+
+def demonstrations(
+    pairs: Iterable[tuple[dict, str]], encoder: Encoder, policy: Policy, *, longest: int | None = None
+) -> tuple[list[Demonstration], int, int]:
+    """(what to imitate, how many prompts were too long and left out, how many responses).
+
+    pairs: rows as the encoder takes them, and their responses; longest: tokens of a response, the stop token included.
+    """
+    found, long_prompts, long_responses = [], 0, 0
+    for row, text in pairs:
+        prompt = encoder(row)
+        response = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0]]
+        if prompt is None:
+            long_prompts += 1
+        elif longest is not None and len(response) > longest:
+            long_responses += 1
+        else:
+            found.append(Demonstration(prompt.ids, response))
+    return found, long_prompts, long_responses
 
 
 def warm_up(
@@ -36,7 +67,7 @@ def warm_up(
 
     on_step(step, loss) is called after each optimizer step; what it raises ends the warm-up.
     """
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW(policy.trained(), lr=lr, weight_decay=weight_decay)
     generator = torch.Generator().manual_seed(hash_seed(seed, "sft"))
     order: list[int] = []
     for step in range(steps):
@@ -50,16 +81,73 @@ def warm_up(
         loss.backward()
         if step == 0:
             require_gradients(policy)
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), clip_grad)
+        torch.nn.utils.clip_grad_norm_(policy.trained(), clip_grad)
         optimizer.step()
         on_step(step, float(loss.detach()))
+
+
+def rows_of(batch: Sequence[Demonstration], *, width: int, packing: bool) -> list[list[Demonstration]]:
+    """The batch in rows of at most `width` tokens, or of one demonstration, the longest first."""
+    rows: list[list[Demonstration]] = []
+    room: list[int] = []
+    for item in sorted(batch, key=len, reverse=True):
+        fits = next((row for row, left in enumerate(room) if packing and len(item) <= left), None)
+        if fits is None:
+            rows.append([item])
+            room.append(width - len(item))
+        else:
+            rows[fits].append(item)
+            room[fits] -= len(item)
+    return rows
+
+
+def micro_batches(rows: Sequence[list[Demonstration]], *, max_tokens: int) -> list[list[list[Demonstration]]]:
+    """The rows in parts that hold at most `max_tokens` with padding, or one row; rows come longest first."""
+    parts: list[list[list[Demonstration]]] = []
+    for row in rows:
+        longest = sum(map(len, parts[-1][0])) if parts else 0
+        if parts and max(longest, sum(map(len, row))) * (len(parts[-1]) + 1) <= max_tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def summed_loss(policy: Policy, rows: Sequence[Sequence[Demonstration]]) -> torch.Tensor:
+    """Minus the log-probs of all response tokens of these rows, added up."""
+    width = max(sum(map(len, row)) for row in rows)
+    ids = torch.full((len(rows), width), policy.pad_id)
+    labels = torch.full((len(rows), width), _UNTRAINED)
+    positions = torch.zeros(len(rows), width, dtype=torch.long)  # of padding: each token by itself
+    for number, row in enumerate(rows):
+        at = 0
+        for item in row:
+            end = at + len(item)
+            ids[number, at:end] = torch.tensor(item.prompt + item.response)
+            labels[number, at + len(item.prompt) : end] = torch.tensor(item.response)
+            positions[number, at:end] = torch.arange(len(item))
+            at = end
+    ids, labels, positions = (part.to(policy.device) for part in (ids, labels, positions))
+    with policy.arithmetic(), policy.recomputing():
+        logits = policy.model(ids, position_ids=positions, use_cache=False).logits
+    flat = logits[:, :-1].flatten(0, 1).float()
+    return torch.nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
+
+
+@torch.no_grad()
+def keeps_apart(policy: Policy, one: Demonstration, other: Demonstration) -> bool:
+    """Whether this architecture gives demonstrations in one row the losses that they have alone."""
+    together = summed_loss(policy, [[one, other]])
+    alone = summed_loss(policy, [[one]]) + summed_loss(policy, [[other]])
+    tolerance = 1e-3 if policy.dtype == torch.float32 else 3e-2
+    return bool((together - alone).abs() <= tolerance * alone.abs().clamp(min=1.0))
 
 
 def _loss(policy: Policy, batch: Sequence[Demonstration]) -> torch.Tensor:
     """Mean over all response tokens of the batch. Rows are [prompt, response, padding]."""
     width = max(len(item.prompt) + len(item.response) for item in batch)
     ids = torch.full((len(batch), width), policy.pad_id)
-    labels = torch.full((len(batch), width), -100)
+    labels = torch.full((len(batch), width), _UNTRAINED)
     mask = torch.zeros(len(batch), width, dtype=torch.long)
     for row, item in enumerate(batch):
         start, end = len(item.prompt), len(item.prompt) + len(item.response)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.algorithm import aggregate, clipped_policy_loss, kl_penalty
+from grpo.algorithm import aggregate, kl_penalty, policy_loss
 from grpo.embedded.policy import Policy
 from grpo.embedded.rollout import Rollouts
 from grpo.engine import EngineError
@@ -23,11 +23,15 @@ from grpo.engine import EngineError
 class Objective:
     """Everything that decides the loss; names as in configs/grpo.yaml."""
 
+    loss_mode: str
     clip_ratio_low: float
     clip_ratio_high: float
     clip_ratio_c: float
+    tau_pos: float
+    tau_neg: float
     loss_agg_mode: str
     loss_scale_factor: float | None
+    pg_loss_coef: float
     entropy_coeff: float
     calculate_entropy: bool
     kl_loss_coef: float | None  # None: no KL in the loss
@@ -37,10 +41,10 @@ class Objective:
 
 @dataclass
 class Batch:
-    """What one update learns from. advantages: [B]; mask: [B, R], 0 for padding and for responses without a reward.
+    """What one update learns from. advantages: [B] or [B, R]; mask: [B, R], 0 where nothing is trained.
 
     ref_log_probs: [B, R] or None; on_policy: the weights are still those that sampled, so the old log-probs are the
-    present ones and the ratio is exactly 1.
+    present ones and the ratio is exactly 1; by_a_copy: an older copy of the policy sampled, so that is never so.
     """
 
     rollouts: Rollouts
@@ -48,20 +52,22 @@ class Batch:
     mask: torch.Tensor
     ref_log_probs: torch.Tensor | None
     on_policy: bool = False
+    by_a_copy: bool = False
 
     def select(self, rows: torch.Tensor) -> Batch:
         """These responses (indices, as many for each prompt)."""
         rollouts = self.rollouts.select(rows)
         width = rollouts.response_ids.shape[1]
         ref = None if self.ref_log_probs is None else self.ref_log_probs[rows, :width]
-        return Batch(rollouts, self.advantages[rows], self.mask[rows, :width], ref, self.on_policy)
+        advantages = self.advantages[rows] if self.advantages.dim() == 1 else self.advantages[rows, :width]
+        return Batch(rollouts, advantages, self.mask[rows, :width], ref, self.on_policy, self.by_a_copy)
 
 
 def mini_batches(batch: Batch, *, size: int, epochs: int, shuffle_seed: int | None) -> Iterator[Batch]:
     """The batch in optimizer steps of `size` prompts, `epochs` times over; the order is new each time if seeded."""
     prompts, n = len(batch.rollouts.prompt_ids), batch.rollouts.n
     generator = torch.Generator().manual_seed(shuffle_seed or 0)
-    batch.on_policy = epochs == 1 and size >= prompts
+    batch.on_policy = epochs == 1 and size >= prompts and not batch.by_a_copy
     for _ in range(epochs):
         order = torch.arange(prompts) if shuffle_seed is None else torch.randperm(prompts, generator=generator)
         for chosen in order.split(size):
@@ -175,16 +181,21 @@ def _loss(policy, batch: Batch, objective: Objective, totals: dict, width: int) 
         return aggregate(matrix.detach(), mask, loss_agg_mode="token-mean", **totals)
 
     old_log_prob = log_prob.detach() if batch.on_policy else rollouts.log_probs
-    token_loss, clipping = clipped_policy_loss(
+    token_loss, clipping = policy_loss(
         log_prob,
         old_log_prob,
         batch.advantages,
+        mask,
+        loss_mode=objective.loss_mode,
         clip_ratio_low=objective.clip_ratio_low,
         clip_ratio_high=objective.clip_ratio_high,
         clip_ratio_c=objective.clip_ratio_c,
+        tau_pos=objective.tau_pos,
+        tau_neg=objective.tau_neg,
     )
     loss = over_batch(token_loss)
     stats = {"policy_loss": loss.detach()} | {name: token_mean(value) for name, value in clipping.items()}
+    loss = objective.pg_loss_coef * loss
     if entropy is not None:
         stats["entropy"] = token_mean(entropy)
         if objective.entropy_coeff:

@@ -27,6 +27,7 @@ _QUIET = 15.0  # seconds after which a phase without a display says that it live
 
 # What a step's line shows: name, words before and after the number, format.
 _SHOWN = (
+    ("loss", "loss", "", "7.4f"),
     ("reward_mean", "reward", "", "6.3f"),
     ("reward_std", "±", "", "5.3f"),
     ("kl_loss", "kl_loss", "", "8.2g"),
@@ -34,6 +35,7 @@ _SHOWN = (
     ("response_length", "length", "", "5.1f"),
     ("tokens_per_second", "", "tok/s", "7,.0f"),
     ("val_accuracy", "val_accuracy", "", "5.3f"),
+    ("val_loss", "val_loss", "", "6.4f"),
 )
 
 

@@ -148,6 +148,20 @@ TABLE: tuple[Metric, ...] = (
         "rises", "上升",
     ),
     Metric(
+        "loss", "train/loss", "nats per token", "loss of imitation (SFT)", "模仿损失（SFT）",
+        "mean negative log-probability of the demonstrations' response tokens, in ./train.sh sft",
+        "./train.sh sft 中示范回答 token 的平均负对数概率",
+        "falls", "下降",
+        "single steps go up and down: each step sees other demonstrations", "单步上下波动：每步的示范不同",
+    ),
+    Metric(
+        "val_loss", "val/loss", "nats per token", "loss on kept demonstrations (SFT)", "验证损失（SFT）",
+        "the same on demonstrations that are not trained on", "未参与训练的示范上的同一损失",
+        "falls, and ends where it was lowest", "下降，并停在最低点",
+        "it rises again when the demonstrations are learned by heart: fewer --epochs",
+        "开始死记示范时会回升：减少 --epochs",
+    ),
+    Metric(
         "tokens_per_second", "perf/throughput", "tokens/s", "speed", "速度",
         "prompt and response tokens of the step, per second (and per GPU)",
         "本步的提示与回答 token 数除以秒数（每 GPU）",

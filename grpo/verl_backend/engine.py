@@ -37,6 +37,10 @@ _ONLY: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value == 0,
         f"verl starts from the model as it is; name a fine-tuned one with --model, or {_EMBEDDED}",
     ),
+    "launcher.qlora": (
+        lambda value: value is None,
+        f"verl trains LoRA over unrounded weights; leave it out, or {_EMBEDDED}",
+    ),
     "launcher.drop_last": (
         bool,
         "verl always leaves the last, incomplete batch out; choose a train_batch_size that divides the prompts",

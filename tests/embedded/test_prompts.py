@@ -6,6 +6,7 @@ import hashlib
 import itertools
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, Qwen2Config
 
 from data_prep.errors import DataError
@@ -53,6 +54,66 @@ def test_the_chat_template_is_applied_once_and_the_reward_gets_the_other_columns
 def test_a_prompt_that_was_templated_by_hand_is_left_as_it_is():  # S0-03, S0-04
     prompt = _encoder(template="plain", max_length=99)(_row("<|im_start|>user\nWho is a knight?<|im_end|>\n<think>"))
     assert prompt.text == "<|im_start|>user\nWho is a knight?<|im_end|>\n<think>"
+
+
+def _bos_tokenizer():
+    """Adds <|endoftext|> before any text, as Llama's does with <s>."""
+    tokenizer = make_tokenizer("bytes")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+    )
+    return tokenizer
+
+
+def test_pre_templated_text_is_passed_untouched_token_for_token():  # S0-03, S0-04
+    tokenizer = _bos_tokenizer()
+    own = tokenizer.chat_template
+    text = "<|endoftext|><|im_end|>Who is a knight?\n<think>"
+    prompt = _encoder(tokenizer, template="none", max_length=99)(_row(text))
+    assert prompt.text == text
+    assert prompt.ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert prompt.ids[:2] == [0, 1]  # one begin token, the one that was written
+    assert tokenizer.chat_template == own  # which is exported with the model
+    plain = _encoder(_bos_tokenizer(), template="plain", max_length=99)(_row("1+2=?"))
+    assert plain.ids[0] == 0  # plain text gets what the tokenizer puts around any text
+    assert plain.ids[1:] == tokenizer("1+2=?", add_special_tokens=False)["input_ids"]
+
+
+def test_a_conversation_in_the_data_is_templated_turn_by_turn():
+    tokenizer = make_tokenizer("bytes")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    turns = [("system", "s"), ("user", "1+2=?"), ("assistant", "3"), ("user", "and 4?")]
+    row = _row("") | {"prompt": [{"role": role, "content": text} for role, text in turns]}
+    assert _encoder(tokenizer, max_length=99)(row).text == "<system>s<user>1+2=?<assistant>3<user>and 4?<assistant>"
+    # without a template: a conversation says who speaks, a single message is its text
+    bare = make_tokenizer("bytes")
+    bare.chat_template = None
+    encoder = _encoder(bare, max_length=99)
+    assert encoder(row).text == "System: s\nUser: 1+2=?\nAssistant: 3\nUser: and 4?\nAssistant:"
+    assert encoder(_row("1+2=?")).text == "1+2=?"
+
+
+def test_a_template_that_drops_or_refuses_the_system_prompt_is_refused():  # S3-19
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2=?"}]
+    drops = make_tokenizer("bytes")
+    drops.chat_template = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+    assert _encoder(drops)(_row("1+2=?")).text == "1+2=?"  # nobody is hurt without one
+    with pytest.raises(DataError, match=r"^the chat template drops the system prompt; .*--prompt_template$"):
+        _encoder(drops)(_row("") | {"prompt": chat})
+    refuses = make_tokenizer("bytes")
+    refuses.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(DataError, match=r"does not take a prompt of the messages system, user \(System role not"):
+        _encoder(refuses)(_row("") | {"prompt": chat})
+    assert _encoder(drops, template="none")(_row("") | {"prompt": chat}).text == "Be brief.1+2=?"
+
+
+def test_prompts_that_are_cut_are_counted():  # S0-16
+    encoder = _encoder(max_length=6, truncation="left")
+    encode([_row("12345"), _row("1234567890", 1), _row("abcdefghij", 2)], encoder)
+    assert encoder.cut == 2
 
 
 def test_a_tokenizer_without_a_template_gives_plain_text_and_says_so():

@@ -37,6 +37,14 @@ TINY = [
     "launcher.sft.batch_size=8",
 ]
 
+# Everything that a run carries from step to step beside weights and optimizer: the weight of the KL in the reward, the
+# copy that samples, the reference that follows, and how many batches of prompts the steps took.
+CARRIED = [
+    *("--algorithm=rloo", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=50"),
+    *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=2"),
+    *("launcher.update_old_after=3", "launcher.update_ref_after=2", "launcher.ref_mixup=0.5"),
+]
+
 
 def _arguments(repo: Path) -> list[str]:
     return [*TINY, f"launcher.sft.files={repo}/data_prep/arithmetic_demonstrations.json"]
@@ -55,13 +63,15 @@ def _same_outcome(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mini_batches", [[], ["--mini_batch_size=2", "--ppo_epochs=2", "actor_rollout_ref.actor.shuffle=true"]]
+    "more",
+    [[], ["--mini_batch_size=2", "--ppo_epochs=2", "actor_rollout_ref.actor.shuffle=true"], CARRIED],
+    ids=["plain", "mini-batches", "state of the algorithm"],
 )
-def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_weights(tmp_path, repo, mini_batches):
-    kills = 20 if not mini_batches else 6
+def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_weights(tmp_path, repo, more):
+    kills = 20 if not more else 6
     command = [sys.executable, str(repo / "tests/embedded/killed_run.py"), tmp_path, str(kills), "1", "--"]
     done = subprocess.run(
-        [*command, *_arguments(repo), *mini_batches],
+        [*command, *_arguments(repo), *more],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(repo)},
         capture_output=True,
@@ -99,8 +109,9 @@ def _wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
     raise AssertionError(process.communicate()[0])
 
 
-def test_ctrl_c_saves_and_a_bare_resume_goes_on_to_the_same_end(tmp_path, repo):
-    arguments = [*_arguments(repo), "--max_steps=40", "--save_freq=1000"]
+@pytest.mark.parametrize("more", [[], CARRIED], ids=["plain", "state of the algorithm"])
+def test_ctrl_c_saves_and_a_bare_resume_goes_on_to_the_same_end(tmp_path, repo, more):
+    arguments = [*_arguments(repo), "--max_steps=40", "--save_freq=1000", *more]
     whole, stopped = tmp_path / "整 体", tmp_path / "stopped"
     first = _start(repo, whole, *arguments)
     second = _start(repo, stopped, *arguments)

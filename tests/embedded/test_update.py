@@ -12,9 +12,13 @@ from grpo.engine import EngineError
 from tests.embedded.conftest import ids, tiny_policy
 
 OBJECTIVE = Objective(
+    loss_mode="vanilla",
     clip_ratio_low=0.2,
     clip_ratio_high=0.2,
     clip_ratio_c=3.0,
+    tau_pos=1.0,
+    tau_neg=1.05,
+    pg_loss_coef=1.0,
     loss_agg_mode="token-mean",
     loss_scale_factor=None,
     entropy_coeff=0.01,

@@ -1,6 +1,7 @@
-"""Advantages, log-probs, entropy and KL of grpo/algorithm.py against numbers worked out by hand.
+"""The group's advantage, log-probs, entropy and KL of grpo/algorithm/ against numbers worked out by hand.
 
-The loss has its own file, test_algorithm_loss.py; agreement with verl is in test_algorithm_equals_verl.py.
+The loss has its own file, test_algorithm_loss.py; the other estimators and objectives have test_advantages.py and
+test_objectives.py; agreement with verl is in test_algorithm_equals_verl.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grpo import algorithm
 from grpo.algorithm import (
     entropy_of,
     group_advantages,
@@ -24,6 +24,7 @@ from grpo.algorithm import (
     kl_penalty,
     log_probs_of,
     rewards_minus_kl,
+    token_probs,
     zero_std_fraction,
 )
 
@@ -141,7 +142,7 @@ def test_the_gradient_of_a_log_prob_is_chosen_minus_probability():
 def test_log_probs_and_entropy_differentiate_in_every_chunking(
     monkeypatch: pytest.MonkeyPatch, chunk: int, temperature: float
 ):
-    monkeypatch.setattr(algorithm, "_CHUNK", chunk)
+    monkeypatch.setattr(token_probs, "_CHUNK", chunk)
     torch.manual_seed(0)
     logits = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
     tokens = torch.randint(4, (1, 3))
@@ -182,7 +183,7 @@ class _FreshTensors(TorchDispatchMode):
 def test_no_second_tensor_as_large_as_the_logits_but_their_gradient(monkeypatch: pytest.MonkeyPatch, what: str):
     """S4-11: with a vocabulary of 151,936, one more [B, R, V] is what does not fit."""
     rows, vocabulary = 24, 50
-    monkeypatch.setattr(algorithm, "_CHUNK", 3 * vocabulary)
+    monkeypatch.setattr(token_probs, "_CHUNK", 3 * vocabulary)
     logits = torch.randn(rows, vocabulary, dtype=torch.bfloat16, requires_grad=True)
     tokens = torch.randint(vocabulary, (rows,))
     with _FreshTensors(logits) as forward:
@@ -247,11 +248,12 @@ def test_an_unknown_kl_is_refused_by_name():
             kl_penalty(tensor([0.0]), tensor([0.0]), kind=kind)
 
 
-def test_kl_in_the_reward_is_summed_over_the_tokens_of_the_response():
+def test_kl_in_the_reward_is_taken_from_every_token_and_the_reward_comes_at_the_last():
     # k1 is ln 2 at each token: two tokens and one; the reward itself stays as it is
     rewards = tensor([1.0, 0.0])
     old = tensor([[-LN2, -LN2], [-LN2, NAN]])
     ref = torch.full((2, 2), -2 * LN2)
-    got = rewards_minus_kl(rewards, old, ref, tensor([[1, 1], [1, 0]]), kl_coef=0.1, kind="kl")
-    close(got, [1 - 0.2 * LN2, -0.1 * LN2])
+    got, mean = rewards_minus_kl(rewards, old, ref, tensor([[1, 1], [1, 0]]), kl_coef=0.1, kind="kl")
+    close(got, [[-0.1 * LN2, 1 - 0.1 * LN2], [-0.1 * LN2, 0]])
+    close(mean, LN2)
     close(rewards, [1.0, 0.0])

@@ -1,4 +1,4 @@
-"""grpo/algorithm.py and verl 0.9.1 side by side on random inputs: numbers and gradients agree to 1e-6.
+"""grpo/algorithm/ and verl 0.9.1 side by side on random inputs: numbers and gradients agree to 1e-6.
 
 verl runs as it was published, from requirements/verl-maths.txt. Where ray is not installed, `import ray` finds a bare
 module with one empty class meanwhile: verl's maths never calls it, and what did would fail with AttributeError.
@@ -22,13 +22,20 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from grpo.algorithm import (
+    ADV_ESTIMATORS,
     LOSS_AGG_MODES,
+    LOSS_MODES,
+    adapted_kl_coef,
+    advantages_of,
     aggregate,
-    clipped_policy_loss,
+    discounted_returns,
     entropy_of,
     group_advantages,
+    groups_with_signal,
     kl_penalty,
     log_probs_of,
+    overlong_penalty,
+    policy_loss,
     rewards_minus_kl,
 )
 
@@ -123,6 +130,66 @@ def test_advantage(verl: SimpleNamespace, dtype: torch.dtype, seed: int, norm_by
 
 @DTYPES
 @SEEDS
+@pytest.mark.parametrize("norm_by_std", [True, False])
+@pytest.mark.parametrize("estimator", ADV_ESTIMATORS)
+def test_every_estimator(verl: SimpleNamespace, dtype: torch.dtype, seed: int, norm_by_std: bool, estimator: str):
+    """S0-01, S0-02: token rewards with a KL at every token, groups of different size, ragged responses."""
+    x = batch(seed, dtype)
+    x.mask[:, 0] = True  # verl's length for opo is never 0 in a run
+    if estimator in (
+        "grpo_passk",
+        "grpo_vectorized",
+        "rloo_vectorized",
+    ):  # verl refuses a group of one, or has 0 for it
+        x.uid[x.uid == 0] = 1
+    dtype = torch.float32 if estimator == "gdpo" else dtype  # verl's own, for the parts
+    parts = torch.randn(30, 3, dtype=dtype)
+    rewards = torch.where(x.mask, 0.1 * torch.randn(x.mask.shape, dtype=dtype), 0.0)
+    config = {"norm_adv_by_std_in_grpo": norm_by_std, "gamma": 0.9}
+    config |= {"gdpo_reward_keys": ["a", "b", "c"], "gdpo_reward_weights": [1.0, 0.5, 2.0]}
+    given = {"index": x.uid.numpy(), "norm_adv_by_std_in_grpo": norm_by_std, "config": Config(config)}
+    if estimator == "gdpo":
+        whole = torch.cat([torch.ones(30, 4), x.mask], 1).long()
+        given |= {"non_tensor_batch": {name: parts[:, i].numpy() for i, name in enumerate("abc")}}
+        given |= {"batch": {"prompts": torch.zeros(30, 4), "attention_mask": whole}}
+    named = inspect.signature(verl.core_algos.get_adv_estimator_fn(estimator)).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in named.values())
+    given = {name: value for name, value in given.items() if takes_all or name in named}
+    theirs, _ = verl.core_algos.get_adv_estimator_fn(estimator)(
+        token_level_rewards=rewards.clone(), response_mask=x.mask.to(dtype), **given
+    )
+    ours = advantages_of(
+        rewards,
+        x.mask,
+        x.uid,
+        estimator=estimator,
+        norm_by_std=norm_by_std,
+        gamma=0.9,
+        parts=parts,
+        part_weights=[1.0, 0.5, 2.0],
+    )
+    agree(ours, theirs)
+
+
+class Config(dict):
+    """verl reads its configuration both as attributes and with `get`."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_returns(verl: SimpleNamespace):
+    """S0-02: a token outside the mask within a response passes on what follows."""
+    torch.manual_seed(0)
+    rewards, mask = torch.randn(4, 6, dtype=torch.float64), torch.rand(4, 6) > 0.4
+    mask[:, 0] = True
+    _, theirs = verl.core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        rewards, mask.double(), config=Config(gamma=0.7)
+    )
+    agree(discounted_returns(rewards, mask, gamma=0.7), theirs)
+
+
+@DTYPES
+@SEEDS
 @MODES
 def test_aggregation(verl: SimpleNamespace, dtype: torch.dtype, seed: int, mode: str):
     """S2-30, S4-09: given the totals of a mini-batch, and with verl's own (rows without a token do not count)."""
@@ -145,32 +212,34 @@ def test_aggregation(verl: SimpleNamespace, dtype: torch.dtype, seed: int, mode:
 @DTYPES
 @SEEDS
 @MODES
-def test_clipped_policy_loss(verl: SimpleNamespace, dtype: torch.dtype, seed: int, mode: str):
-    """S2-29: the loss, its gradient and the three statistics, with every clip and clamp at work."""
+@pytest.mark.parametrize("loss_mode", LOSS_MODES)
+def test_policy_loss(verl: SimpleNamespace, dtype: torch.dtype, seed: int, mode: str, loss_mode: str):
+    """S2-29: the loss, its gradient and its statistics, with every clip, gate and clamp at work."""
     x = batch(seed, dtype)
+    mode = "seq-mean-token-mean" if loss_mode == "sapo" else mode  # verl knows no other for it
     tokens, responses = int(x.mask.sum()), 40
-    config = verl.actor_config(
-        strategy="fsdp", rollout_n=5, use_dynamic_bsz=True, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=2.5
-    )
+    clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 2.5, "tau_pos": 1.0, "tau_neg": 1.05}
+    config = verl.actor_config(strategy="fsdp", rollout_n=5, use_dynamic_bsz=True, **clip)
     totals = {"batch_num_tokens": tokens, "global_batch_size": responses, "loss_scale_factor": 11}
     config.global_batch_info.update(dp_size=1, **totals)
     spread = x.advantages[:, None].expand(x.mask.shape)
-    theirs, metrics = verl.core_algos.compute_policy_loss_vanilla(x.old, x.log_prob, spread, x.mask, mode, config)
+    theirs, metrics = verl.core_algos.get_policy_loss_fn(loss_mode)(
+        x.old, x.log_prob, spread, x.mask.to(dtype), mode, config
+    )
     (their_gradient,) = torch.autograd.grad(theirs, x.log_prob)
 
-    losses, statistics = clipped_policy_loss(
-        x.log_prob, x.old, x.advantages, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=2.5
-    )
+    losses, statistics = policy_loss(x.log_prob, x.old, x.advantages, x.mask, loss_mode=loss_mode, **clip)
     whole = {"batch_tokens": tokens, "batch_responses": responses, "loss_scale_factor": 11}
     ours = aggregate(losses, x.mask, loss_agg_mode=mode, **whole)
     agree(ours, theirs)
     agree(torch.autograd.grad(ours, x.log_prob)[0], their_gradient)
     names = {"clip_fraction": "pg_clipfrac", "clip_fraction_lower": "pg_clipfrac_lower", "ppo_kl": "ppo_kl"}
-    assert statistics.keys() == names.keys()
     for name, value in statistics.items():
         mean = aggregate(value, x.mask, loss_agg_mode="token-mean", **whole)
-        assert mean.item() == pytest.approx(metrics[f"actor/{names[name]}"], abs=1e-6, rel=1e-6)
+        if loss_mode != "gpg":  # verl has no statistics of it
+            assert mean.item() == pytest.approx(metrics[f"actor/{names[name]}"], abs=1e-6, rel=1e-6)
         assert mean.item() != 0.0  # each was at work
+    assert all(metrics[f"actor/{names[name]}"] == 0 for name in names.keys() - statistics.keys() if metrics)
 
 
 @DTYPES
@@ -193,8 +262,9 @@ def test_kl_in_the_reward(verl: SimpleNamespace, dtype: torch.dtype, seed: int, 
     """verl's `apply_kl_penalty`, whose file needs ray to be imported: its own text is run against verl's own names."""
     x = batch(seed, dtype)
     apply_kl_penalty = function_of(verl, "ray_trainer.py", "apply_kl_penalty")
-    scores = torch.zeros(x.mask.shape, dtype=dtype)
-    scores[:, -1] = x.rewards
+    x.mask[:, 0] = True
+    last = torch.arange(16) == x.mask.sum(1, keepdim=True) - 1
+    scores = torch.where(last, x.rewards[:, None], 0.0)
     data = verl.protocol.DataProto.from_single_dict(
         {
             "response_mask": x.mask.long(),
@@ -203,9 +273,51 @@ def test_kl_in_the_reward(verl: SimpleNamespace, dtype: torch.dtype, seed: int, 
             "ref_log_prob": x.ref,
         }
     )
-    data, _ = apply_kl_penalty(data, verl.core_algos.FixedKLController(0.05), kind)
-    theirs = data.batch["token_level_rewards"].sum(-1)
-    agree(rewards_minus_kl(x.rewards, x.old, x.ref, x.mask, kl_coef=0.05, kind=kind), theirs)
+    controller = verl.core_algos.AdaptiveKLController(0.05, target_kl=0.1, horizon=100)
+    data, _ = apply_kl_penalty(data, controller, kind)
+    ours, mean = rewards_minus_kl(x.rewards, x.old, x.ref, x.mask, kl_coef=0.05, kind=kind)
+    theirs = data.batch["token_level_rewards"]
+    agree(ours, theirs)
+    ours = adapted_kl_coef(0.05, float(mean), target_kl=0.1, horizon=100, responses=len(x.rewards))
+    assert ours == pytest.approx(controller.value, rel=1e-6)
+    assert ours != 0.05
+
+
+@pytest.mark.parametrize("kl", [-1.0, 0.0, 0.07, 0.1, 0.13, 5.0])
+def test_the_adaptive_weight_of_the_kl(verl: SimpleNamespace, kl: float):
+    controller = verl.core_algos.AdaptiveKLController(0.2, target_kl=0.1, horizon=1000)
+    controller.update(kl, 64)
+    assert adapted_kl_coef(0.2, kl, target_kl=0.1, horizon=1000, responses=64) == pytest.approx(controller.value)
+
+
+def test_the_overlong_penalty(verl: SimpleNamespace):
+    """S0-41. The line of verl's dapo manager that computes it is run as it stands there."""
+    path = os.path.join(
+        os.path.dirname(sys.modules["verl"].__file__), "experimental/reward_loop/reward_manager/dapo.py"
+    )
+    with open(path, encoding="utf-8") as stream:
+        lines = [line.strip() for line in stream if line.strip().startswith(("exceed_len =", "overlong_reward ="))]
+    assert len(lines) == 2
+    lengths = torch.arange(0, 101, dtype=torch.long)
+    theirs = []
+    for length in lengths.tolist():
+        names = {"valid_response_length": length, "expected_len": 80, "overlong_buffer_len": 20}
+        names["overlong_penalty_factor"] = 0.7
+        exec("\n".join(lines), names)  # noqa: S102  verl's code, not a user's
+        theirs.append(float(names["overlong_reward"]))
+    agree(overlong_penalty(lengths, max_length=100, buffer=20, factor=0.7), torch.tensor(theirs))
+
+
+@SEEDS
+def test_which_groups_dynamic_sampling_keeps(seed: int):
+    """S0-41, as verl's ReplayBuffer: a group of several whose deviation is 0 goes (a group of one has no signal)."""
+    x = batch(seed, torch.float64)
+    rewards = (x.rewards > 0.8).double()
+    kept = groups_with_signal(rewards, x.uid)
+    for group in x.uid.unique():
+        mine = rewards[x.uid == group].numpy()
+        assert kept[x.uid == group].all() == (mine.std() > 0)
+        assert kept[x.uid == group].any() == (mine.std() > 0)
 
 
 def function_of(verl: SimpleNamespace, file: str, name: str) -> Callable:

@@ -1,4 +1,4 @@
-"""The clipped loss of grpo/algorithm.py and its aggregation: by hand, by finite differences, in every cut of a batch.
+"""The clipped loss of grpo/algorithm/ and its aggregation: by hand, by finite differences, in every cut of a batch.
 
 What goes into it has its own file, test_algorithm.py; agreement with verl is in test_algorithm_equals_verl.py.
 """

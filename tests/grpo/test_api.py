@@ -47,7 +47,7 @@ def test_records_are_checked_as_a_files_are(in_folder: Path):
 
 
 def test_a_function_is_rehearsed_as_a_file_is(in_folder: Path):
-    with pytest.raises(RewardError, match="reward <lambda> fails on its right answer"):
+    with pytest.raises(RewardError, match="<lambda> fails on 32 of 32 responses: returned None"):
         api.train([record(1), record(2)], reward_func=lambda solution_str: None, overrides=SMALL)
     with pytest.raises(ConfigError, match=r"no/such.py \(flag --reward_func\): no such file"):
         api.train([record(1), record(2)], reward_func="no/such.py", overrides=SMALL)

@@ -267,7 +267,7 @@ def test_a_draft_with_a_mistake_gives_no_settings():
         ("+data.trian_batch_size=8", "did you mean data.train_batch_size?"),
         ("train_batch_size=8", "did you mean --train_batch_size?"),
         ("optim.lr=1", "did you mean actor_rollout_ref.actor.optim.lr?"),
-        ("lora_rank=8", "did you mean actor_rollout_ref.model.lora_rank?"),
+        ("lora_adapter_path=a", "did you mean actor_rollout_ref.model.lora_adapter_path?"),
         ("reward.reward_manger.name=dapo", "did you mean reward.reward_manager.name?"),  # a key of verl's
         ("~trainer.total_epoch", "did you mean trainer.total_epochs?"),
         ("zzz=1", "--help WORD finds keys"),
@@ -373,16 +373,16 @@ def test_a_key_that_only_verl_knows_is_kept_for_it_word_for_word(in_folder: Path
     """S2-09: passed through unchanged."""
     Path("my.yaml").write_text('trainer: {balance_batch: false, wandb_proxy: "it\'s \\\\"}\n')
     words = (
-        "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1",
         "+data.apply_chat_template_kwargs.enable_thinking=False",
-        "++reward.reward_kwargs.overlong_buffer_cfg.len=128",
+        "++reward.reward_kwargs.shortest=128",
         "~trainer.ray_wait_register_center_timeout",
     )
     made = settings(*words)
     assert made.passthrough == {
-        "actor_rollout_ref.actor.policy_loss.loss_mode": words[0],
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio": words[0],
         "data.apply_chat_template_kwargs.enable_thinking": words[1],
-        "reward.reward_kwargs.overlong_buffer_cfg.len": words[2],
+        "reward.reward_kwargs.shortest": words[2],
         "trainer.ray_wait_register_center_timeout": words[3],
     }
     assert set(made.passthrough).isdisjoint(made.values)

@@ -163,7 +163,7 @@ def test_help_lists_the_most_used_first_and_says_what_else_there_is():
 def test_help_with_a_word_shows_only_what_mentions_it_also_keys_without_a_flag():
     text = help.render("lora")
     assert "--learning_rate" in text
-    assert "actor_rollout_ref.model.lora_rank=0" in text
+    assert "actor_rollout_ref.model.lora_adapter_path=null" in text
     assert "--n_gpus" not in text
 
 

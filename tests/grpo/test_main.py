@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,8 +63,8 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
         (["--data", "lacks.json"], 'no "ground_truth"'),
         (["--data", "source.json"], "did you mean math_reasoning?"),
         (["--data", "one.json", "--reward_func", "none.py"], "returned None"),
-        (["--data", "one.json", "--reward_func", "nan.py"], "nan.py:compute_score fails on its right answer"),
-        (["--data", "one.json", "--reward_func", "text.py"], "text.py:compute_score fails on its right answer"),
+        (["--data", "one.json", "--reward_func", "nan.py"], "compute_score fails on 17 of 17 responses: returned nan"),
+        (["--data", "one.json", "--reward_func", "text.py"], "compute_score fails on 17 of 17 responses: returned"),
         (["--data", "one.json", "--reward_func", "raises.py"], "no answer"),
         (["--data", "one.json", "--reward_func", "nothing.py"], "no function 'compute_score'"),
         (["--data", "one.json", "--reward_func", "no.py"], "no such file"),
@@ -220,9 +222,23 @@ def opened(folder: str, *words: str):
     return open_run(folder, config=settings.config(), origins=settings.origins, fingerprint={}, command="x")
 
 
-def test_ctrl_c_is_exit_code_130(files: Path, capsys: pytest.CaptureFixture[str]):
-    code, _, err = answer(capsys, "--data", "one.json", "--model", "scratch", "--reward_func", "stops.py")
-    assert (code, err) == (130, "stopped\n")
+def test_ctrl_c_is_exit_code_130(files: Path):
+    (files / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def compute_score(solution_str):\n    pathlib.Path('began').touch()\n    time.sleep(60)\n    return 1\n"
+    )
+    words = ["--data", "one.json", "--model", "scratch", "--reward_func", "slow.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo", *words],
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (files / "began").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (130, "stopped\n")
 
 
 def test_a_reader_that_stops_early_is_no_error(files: Path):

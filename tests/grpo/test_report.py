@@ -66,7 +66,8 @@ def test_every_measured_metric_of_the_table_has_a_curve(finished: Path) -> None:
     """S2-37 .. S2-41, S4-13: the table's metrics and each part of the reward."""
     elements = _Elements(page_of(finished)).found
     drawn = {(attrs.get("aria-label") or "").split(",")[0] for tag, attrs in elements if tag == "svg"}
-    assert drawn == {metric.name for metric in TABLE if metric.curve} | {"reward/format"}
+    of_sft = {"loss", "val_loss"}
+    assert drawn == {metric.name for metric in TABLE if metric.curve} - of_sft | {"reward/format"}
 
 
 def test_only_changed_settings_are_listed_with_their_origin(finished: Path) -> None:

@@ -118,8 +118,12 @@ def test_a_choice_that_is_none_is_refused_with_the_nearest(word: str, hint: str)
 def test_every_choice_of_every_key_passes():
     for key, choices in rules.CHOICES.items():
         for choice in choices:
-            with_company = ["trainer.n_gpus_per_node=1", f"{key}={choice}"]
-            rules.check(settings(*with_company))
+            # sapo is defined with one aggregation; adaptive steers a KL that must be there
+            needs = {
+                "sapo": f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",
+                "adaptive": "algorithm.use_kl_in_reward=true",
+            }
+            rules.check(settings(f"{key}={choice}", *([needs[choice]] if choice in needs else [])), own_reward=True)
 
 
 def test_the_tables_name_keys_that_exist_and_hold_numbers():
@@ -147,7 +151,7 @@ def test_a_local_model_folder_is_looked_into(in_folder: Path):
     Path("m").mkdir()
     assert said("m") == "has no config.json: not a model folder"
     Path("m/adapter_config.json").touch()
-    assert said("./m") == "is a LoRA adapter; merge it into its model first"
+    assert said("./m") == "is a LoRA adapter: start from it with --init_from ./m"
     Path("m/config.json").touch()
     assert said("m") == "has no tokenizer; name one with actor_rollout_ref.model.tokenizer_path=PATH"
     rules.check(settings("--model", "m", "actor_rollout_ref.model.tokenizer_path=Qwen/Qwen2.5-0.5B"))

@@ -3,54 +3,243 @@
 from __future__ import annotations
 
 import itertools
+import time
+from pathlib import Path
 
 import pytest
 
-from reward_funcs import Reward, RewardError, Sample, load_reward, rehearse
+from reward_funcs import Reward, RewardError, Sample, build_reward, load_reward
+from reward_funcs.rehearsal import FULL, Plan, Row, short_check, try_out
+from reward_funcs.rehearsal.answers import BAD, Right, right_answer, wrong_answer
+from reward_funcs.rehearsal.cases import percentile
 
-GOLD = [Sample("math_reasoning", str(n), str(n), {"index": 10 + n}) for n in range(4)]
+GOLD = [Sample("math_reasoning", "", str(n), {"index": 10 + n}) for n in range(4)]
+
+
+def rows(*samples: Sample) -> list[Row]:
+    return [Row(sample, f"record {n}") for n, sample in enumerate(samples, 1)]
+
+
+def tried(reward, *samples: Sample, plan: Plan = FULL, **given):
+    ((found, findings),) = try_out(reward, rows(*samples), plan, **given)
+    return found, findings
 
 
 def test_a_reward_that_knows_its_answers_passes_without_a_word():
-    assert rehearse(load_reward(None), GOLD) == []
+    assert short_check(load_reward(None), GOLD) == []
 
 
-def test_a_right_answer_that_scores_zero_is_named():
-    # S2-35: the truth's format and the reward do not fit
-    odd = [*GOLD, Sample("math_reasoning", "see page 7b", "see page 7b", {"index": 77})]
-    notes = rehearse(Reward(lambda solution_str: float(solution_str != "see page 7b")), odd)
-    assert len(notes) == 2  # and the empty response was paid
-    assert "1 of 5 right answers score less than 1" in notes[0]
-    assert "record 77 ('see page 7b') scores 0" in notes[0]
+def test_everything_is_measured_on_the_shipped_reward():
+    found, findings = tried(load_reward(None), *GOLD)
+    assert findings == []
+    assert (found.rows, found.gold, found.right, found.gold_mean) == (4, 4, 4, 1.0)
+    assert found.scorer == "reward_funcs/math_match.py: math_score"
+    assert set(found.spellings.values()) == {1.0}  # 0, \boxed{0}, "The answer is 0.", #### 0, <answer>0</answer>, 0.0
+    assert len(found.spellings) == 6
+    assert {name: kind.mean for name, kind in found.bad.items()} == {bad.name: 0.0 for bad in BAD}
+    assert (found.low_score, found.high_score, found.errors, found.differ) == (0.0, 1.0, 0, 0)
+    # 2 to warm up, 4 bare twice, 4 in each of 5 other spellings, 4 of each of 6 kinds, the wrong ones twice, 3 huge
+    assert found.calls == 2 + 8 + 20 + 24 + 4 + 3
+    assert found.p50 is not None
+    assert found.p99 is not None
+    assert found.p50 <= found.p99 < 1
 
 
-def test_a_reward_that_pays_for_nothing_is_named():
-    assert "empty response as much as the right answer, 4 times" in rehearse(Reward(lambda solution_str: 1.0), GOLD)[0]
+@pytest.mark.parametrize(
+    ("source", "truth", "solution"),
+    [
+        ("gsm8k", "6 * 7 = <<6*7=42>>42 eggs.\n#### 42", None),
+        ("math", "\\frac{1}{2}", None),
+        ("qa", "Paris", None),
+        ("trivia", '["New York", "NYC"]', None),
+        ("classification", "positive", None),
+        ("math_reasoning", "三分之二", None),
+    ],
+)
+def test_the_gold_of_each_source_scores_one_and_no_bad_answer_is_paid(source, truth, solution):
+    # RELIABILITY section 6, goal 8
+    found, findings = tried(load_reward(None), Sample(source, "", truth), Sample(source, "", truth))
+    assert findings == []
+    assert found.right == 2
+
+
+def test_a_gold_that_scores_zero_everywhere_stops_training_unless_forced():
+    # S2-35: the truths' format and the reward do not fit
+    odd = [Sample("math", "", f"see page {n}b", {"index": n}) for n in (7, 8)]
+    with pytest.raises(RewardError, match="math: 2 of 2 right answers score less than 1") as error:
+        short_check(load_reward(None), odd)
+    assert "training would see no reward at all" in str(error.value)
+    assert "record 7: 'see page 7b' scores 0; response read as '', truth as 'see page 7b'" in str(error.value)
+    assert "--force" in str(error.value)
+    assert "\n" not in str(error.value)
+    (said,) = short_check(load_reward(None), odd, force=True)
+    assert said.startswith("math: 2 of 2 right answers")
+
+
+def test_the_same_reward_by_its_name_is_stopped_too_and_one_of_style_is_not():
+    odd = [Sample("math", "", f"see page {n}b") for n in (7, 8)]
+    with pytest.raises(RewardError, match="no reward at all"):
+        short_check(build_reward(names="accuracy,format"), odd)
+    assert short_check(build_reward(names="format,repetition"), odd) == []
+
+
+def test_some_gold_that_scores_zero_is_a_warning_with_the_rows():
+    found, (finding,) = tried(load_reward(None), *GOLD, Sample("math_reasoning", "", "see page 7b"))
+    assert finding.level == "warn"
+    assert finding.text.startswith("math_reasoning: 1 of 5 right answers score less than 1 by reward_funcs/math_match")
+    assert finding.rows == ("record 5: 'see page 7b' scores 0; response read as '', truth as 'see page 7b'",)
+    assert "--clean" in finding.fix
+    assert found.low_rows == ["record 5"]
+
+
+def test_the_column_that_holds_the_answer_is_found_by_trying():
+    samples = [Sample("math", "", f"see page {n}b", {"index": n, "key": f"{n}", "topic": "sums"}) for n in range(5, 9)]
+    _, findings = tried(load_reward(None), *samples)
+    assert findings[0].fix == "the column `key` scores: --answer_key key"
+
+
+def test_the_rules_that_fit_are_found_by_trying():
+    samples = [Sample("math", "", truth) for truth in ("see page 7b", "see page 8", "as in 2c")]
+    _, findings = tried(load_reward(None), *samples)
+    assert findings[0].fix == "the rules of `qa` score them: --reward accuracy:data_source=qa"
+    assert tried(build_reward(names="accuracy:data_source=qa"), *samples)[1] == []
+
+
+def test_a_reward_of_the_users_is_warned_about_and_never_stopped():
+    said = short_check(Reward(lambda solution_str: 0.0), GOLD)
+    assert "4 of 4 right answers score less than 1 by <lambda> (mean 0)" in said[0]
+    assert "gives every response 0, right or wrong" in said[1]
+    lines = short_check(Reward(lambda solution_str: 0.5 * (solution_str != "")), GOLD)
+    assert any("4 of 4 right answers score less than 1 by <lambda> (mean 0.5)" in line for line in lines)
+
+
+def test_a_reward_that_wants_a_box_is_told_from_one_that_pays_nothing():
+    function = Reward(lambda solution_str, ground_truth: float(f"\\boxed{{{ground_truth}}}" in solution_str))
+    found, (finding,) = tried(function, *GOLD)
+    assert (found.best, found.right) == ("boxed", 4)
+    assert "gives a bare right answer 0, and 1 to \\boxed{0}; the prompts do not ask for that" in finding.text
+    assert finding.fix == "ask for it: --system 'Put the final answer in \\boxed{}.'"
+    asked = [Sample("m", "", "1", prompt=[{"role": "user", "content": "1? Use \\boxed{}."}])]
+    assert tried(function, *asked)[1] == []
+
+
+def paid(function, *samples: Sample) -> set[str]:
+    found, findings = tried(Reward(function), *(samples or GOLD))
+    names = {name for name, kind in found.bad.items() if kind.paid}
+    assert len([finding for finding in findings if " pays " in finding.text and finding.level == "warn"]) == len(names)
+    return names
+
+
+def test_what_is_paid_by_mistake_is_named_by_its_kind():
+    # RELIABILITY section 1.5 and PEERS section 5, row 2
+    assert paid(lambda solution_str, ground_truth: float(ground_truth in solution_str)) == {"two answers"}
+    assert paid(lambda solution_str: float(solution_str != "")) == {bad.name for bad in BAD} - {"empty"}
+    assert paid(lambda solution_str, ground_truth: float(solution_str in (ground_truth, ""))) == {"empty"}
+    assert paid(lambda solution_str: float(len(solution_str) < 99_999)) == {bad.name for bad in BAD} - {"huge"}
+    assert paid(lambda solution_str: float(solution_str.strip().isdigit())) == {"wrong"}
+    assert paid(lambda solution_str: float(solution_str.isascii() and solution_str != "")) == (
+        {bad.name for bad in BAD} - {"empty", "other language"}
+    )
+
+
+def test_the_other_language_is_not_the_prompts():
+    foreign = next(bad for bad in BAD if bad.name == "other language")
+    assert foreign.make(Right("1", "1"), "2", "bare", "1 + 1 = ?").isascii() is False
+    assert foreign.make(Right("1", "1"), "2", "bare", "请计算").isascii() is True
+
+
+def test_a_reward_that_is_the_same_for_everything_cannot_teach():
+    findings = tried(Reward(lambda solution_str: 0.2), *GOLD)[1]
+    assert any("gives every response 0.2, right or wrong" in finding.text for finding in findings)
 
 
 def test_a_reward_that_throws_dice_is_named():
-    rolls = itertools.cycle([1.0, 2.0, 0.0])
-    notes = rehearse(Reward(lambda solution_str: next(rolls)), GOLD)
-    assert notes == ["reward <lambda> scored the same response differently, 4 times of 4"]
+    # the second call of each right and each wrong answer: 4 and 4
+    rolls = itertools.count()
+    found, findings = tried(Reward(lambda solution_str: float(next(rolls))), *GOLD)
+    assert (found.differ, found.twice) == (8, 8)
+    (finding,) = (finding for finding in findings if "differently" in finding.text)
+    assert "8 times of 8" in finding.text
+    assert finding.rows[0].startswith("record 1: '0' scores ")
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda solution_str: None, "fails on its right answer, record 10: returned None"),
-        (lambda solution_str: float("nan"), "fails on its right answer, record 10: returned nan"),
-        (lambda solution_str: "1", "fails on its right answer, record 10: returned '1' .str"),
-        (lambda solution_str: 1 / 0, "fails on its right answer, record 10: ZeroDivisionError: division by zero"),
-        (lambda solution_str: 1.0 / len(solution_str), "fails on an empty response, record 10: ZeroDivisionError"),
-        (lambda solution_str: 1.0 if solution_str in "01" else [], "record 12: returned"),
+        (lambda solution_str: None, "returned None"),
+        (lambda solution_str: float("nan"), "returned nan"),
+        (lambda solution_str: "1", "returned '1' .str"),
+        (lambda solution_str: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda solution_str: 1.0 / len(solution_str), "ZeroDivisionError"),  # only on an empty response
+        (lambda solution_str: {"points": 1.0}, "without 'score'"),
     ],
 )
-def test_a_reward_that_fails_is_refused_before_training(function, said):
+def test_a_reward_that_fails_more_than_training_allows_is_refused(function, said):
     with pytest.raises(RewardError, match=said) as error:
-        rehearse(Reward(function), GOLD)
+        short_check(Reward(function), GOLD)
+    assert "--max_reward_errors" in str(error.value)
     assert "\n" not in str(error.value)
+    assert short_check(Reward(function), GOLD, force=True)
+
+
+def test_a_reward_that_fails_now_and_then_is_a_warning():
+    samples = [Sample("m", "", str(n)) for n in range(100, 120)]
+    reward = Reward(
+        lambda solution_str, ground_truth: float(solution_str == ground_truth) if solution_str != "107" else 1 / 0
+    )
+    said = short_check(reward, samples, plan=Plan(gold=20, tried=20, seconds=30, deadline=5))
+    assert any("ZeroDivisionError" in line for line in said)
+
+
+def test_a_reward_that_hangs_is_given_up(tmp_path: Path):
+    # RELIABILITY section 6, goal 18: two calls to the deadline, not 200
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ndef compute_score(solution_str):\n    time.sleep(60)\n    return 1.0\n")
+    began = time.monotonic()
+    with pytest.raises(RewardError, match=r"took longer than 0\.3 s") as error:
+        short_check(load_reward(str(file)), GOLD, plan=Plan(gold=200, tried=16, seconds=4, deadline=0.3))
+    assert time.monotonic() - began < 4
+    assert "--reward_timeout" in str(error.value)
 
 
 def test_an_unknown_source_is_found_before_training():
     with pytest.raises(RewardError, match="no reward for data_source 'poetry'; known: math_reasoning"):
-        rehearse(load_reward(None), [Sample("poetry", "a", "a")])
+        short_check(load_reward(None), [Sample("poetry", "", "a")])
+
+
+def test_records_without_answers_are_called_and_not_judged():
+    brevity = Reward(lambda solution_str: max(0.0, 1 - len(solution_str) / 100))
+    samples = [Sample("style", "", "", {"index": 0})]
+    assert short_check(brevity, samples, has_gold=False) == []
+    with pytest.raises(RewardError, match="ZeroDivisionError"):
+        short_check(Reward(lambda solution_str: 1 / 0), samples, has_gold=False)
+
+
+def test_code_is_tried_with_the_solution_beside_it():
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    good = Sample("code", "", truth, {"solution": "def f(x):\n    return x * 2\n"})
+    body = Sample("code", "", truth, {"canonical_solution": "    return x * 2\n"}, prompt="def f(x):\n")
+    assert right_answer(body, "code") == Right("def f(x):\n    return x * 2\n", None)
+    assert right_answer(Sample("code", "", truth), "code") is None
+    assert right_answer(good, "code") == Right("def f(x):\n    return x * 2\n", None)
+
+
+def test_a_wrong_answer_is_the_next_number_or_another_records():
+    paris, london = Right("Paris", "Paris", ("Paris", "paris, France")), Right("London", "London", ("London",))
+    assert wrong_answer(Right("#### 18", "18"), []) == "19"
+    assert wrong_answer(paris, [Right("PARIS", "PARIS"), london]) == "London"
+    assert wrong_answer(Right("0.5", "0.5"), [Right(".50", ".50"), Right("0.7", "0.7")]) == "0.7"
+    assert wrong_answer(paris, []) == "none of these"
+
+
+def test_percentiles_are_values_that_were_measured():
+    ordered = [float(n) for n in range(1, 201)]
+    assert (percentile(ordered, 0.5), percentile(ordered, 0.99)) == (100.0, 198.0)
+    assert percentile([3.0], 0.99) == 3.0
+
+
+def test_a_thousand_records_take_less_than_five_seconds():
+    samples = [Sample("gsm8k", "", f"so it is {n}.\n#### {n}", {"index": n}) for n in range(1000)]
+    began = time.process_time()
+    assert short_check(load_reward(None), samples) == []
+    assert time.process_time() - began < 5

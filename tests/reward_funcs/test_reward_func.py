@@ -25,14 +25,10 @@ def test_verl_s_names_reach_the_same_functions_as_ours():
         assert source in KNOWN_SOURCES
         assert compute_score(source, r"\boxed{\frac{1}{2}}", "0.5") == 1.0
     assert {"math_reasoning", "gsm8k", "math", "qa", "trivia", "classification"} <= set(KNOWN_SOURCES)
-
-
-@pytest.mark.parametrize("source", ["code", "code_generation"])
-def test_code_refuses_by_name_until_there_is_a_sandbox(source):
-    # S2-25
-    assert source not in KNOWN_SOURCES
-    with pytest.raises(RewardError, match=f"'{source}'.*sandbox.*--reward_func"):
-        compute_score(source, "print(1)", "1")
+    for source in ("aime", "aime2024", "aime_25"):
+        assert source in KNOWN_SOURCES
+        assert compute_score(source, "The answer is 204.", 204) == 1.0
+    assert "saime" not in KNOWN_SOURCES
 
 
 @pytest.mark.parametrize("source", ["", "Math", "no_such", None, 3, ["math"]])

@@ -135,32 +135,32 @@ def test_an_object_with_a_call_method_is_a_reward():
 
 
 def test_an_argument_that_nobody_passes_is_refused_before_training():
-    with pytest.raises(RewardError, match=r"needs the argument 'completions'.*data_source, solution_str, ground_truth"):
-        Reward(lambda completions, solution_str: 1.0)
+    with pytest.raises(RewardError, match=r"needs the argument 'answer'.*data_source, solution_str, ground_truth"):
+        Reward(lambda answer, solution_str: 1.0)
 
 
-def test_async_functions_generators_and_non_functions_are_refused():
-    async def later(solution_str):
-        return 1.0
-
+def test_generators_and_non_functions_are_refused():
     def several(solution_str):
         yield 1.0
 
-    with pytest.raises(RewardError, match="async def"):
-        Reward(later)
-    with pytest.raises(RewardError, match="yield"):
-        Reward(several)
+    async def some(solution_str):
+        yield 1.0
+
+    for function in (several, some):
+        with pytest.raises(RewardError, match="yield"):
+            Reward(function)
     with pytest.raises(RewardError, match="not a function"):
         Reward(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("error")  # "coroutine was never awaited"
-def test_a_coroutine_that_comes_back_is_a_failed_call_without_a_warning():
+def test_a_coroutine_that_comes_back_is_awaited_and_one_inside_a_dict_is_a_failed_call():
     async def later():
-        return 1.0
+        return 0.5
 
+    assert Reward(lambda solution_str: later())("math", "5", "5").score == 0.5
     with pytest.raises(RewardError, match="coroutine"):
-        Reward(lambda solution_str: later())("math", "5", "5")
+        Reward(lambda solution_str: {"score": later()})("math", "5", "5")
 
 
 def test_a_batch_is_scored_in_order():

@@ -140,7 +140,7 @@ def _our_reward() -> None:
     from grpo.verl_backend.inside.scoring import scored
 
     Path("r.py").write_text("def compute_score(*a, **k):\n    raise ValueError('no number')\n")
-    scored(("math", "1", "2", {}), reward=("r.py", "compute_score"), folder=None, failed="raise")
+    scored(("math", "1", "2", {}), reward=json.dumps({"file": "r.py"}), folder=None, failed="raise")
 
 
 REAL: dict[str, Callable[[], Any]] = {

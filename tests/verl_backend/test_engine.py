@@ -37,6 +37,7 @@ def test_the_defaults_are_refused_nothing():
     [
         ("launcher.repetition_penalty=1.1", "launcher.repetition_penalty=1.1 (override): verl's sampling loop fixes"),
         ("launcher.min_response_length=2", "launcher.min_response_length=2 (override): verl's sampling loop has no"),
+        ("launcher.qlora=4", "launcher.qlora=4 (override): verl trains LoRA over unrounded weights"),
         ("launcher.sft.steps=5", "launcher.sft.steps=5 (override): verl starts from the model as it is"),
         ("launcher.drop_last=false", "launcher.drop_last=false (override): verl always leaves the last"),
         ("actor_rollout_ref.model.path=scratch", "actor_rollout_ref.model.path=scratch (override): verl needs a model"),

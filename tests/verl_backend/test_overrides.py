@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -179,6 +180,19 @@ def test_a_model_folder_is_named_from_the_root_and_a_hub_id_as_it_is(in_folder: 
     assert read_back(overrides(run_of()))["actor_rollout_ref.model.path"] == str(in_folder / "Qwen" / "Qwen2.5-7B")
 
 
+@pytest.mark.parametrize(("template", "means"), [("none", PLAIN_TEMPLATE), ("chat", None), ("{{ x }}", "{{ x }}")])
+def test_verl_is_told_what_a_word_for_a_template_means(template: str, means: str | None):  # S0-03, S0-04
+    said = read_back(overrides(run_of(f"actor_rollout_ref.model.custom_chat_template='{template}'")))
+    assert said["actor_rollout_ref.model.custom_chat_template"] == means
+
+
+def test_an_adapter_to_go_on_with_is_named_from_the_root(in_folder: Path):
+    key = "actor_rollout_ref.model.lora_adapter_path"
+    (in_folder / "adapter").mkdir()
+    assert read_back(overrides(run_of(f"{key}=adapter")))[key] == str(in_folder / "adapter")
+    assert key not in read_back(overrides(run_of()))
+
+
 def test_launcher_keys_are_translated():
     said = read_back(
         overrides(
@@ -269,7 +283,7 @@ def test_verl_composes_our_overrides_and_finds_every_value(verl_yaml: Path, in_f
     assert config.data.train_files == str(out / "data" / "train.parquet")
     custom = config.reward.custom_reward_function
     assert Path(custom.path).is_file()
-    assert custom.reward_kwargs.reward_file.endswith("数据/it's ${HOME}.py")
+    assert json.loads(custom.reward_kwargs.reward)["file"].endswith("数据/it's ${HOME}.py")
     assert config.actor_rollout_ref.model.lora_rank == 8
     assert config.actor_rollout_ref.rollout.load_format == "safetensors"
     assert config.actor_rollout_ref.model.custom_chat_template == PLAIN_TEMPLATE

@@ -310,6 +310,13 @@ def test_shared_memory_that_is_too_small():
     assert refused("trainer.device=cpu", shared_memory=small, parameters=10**6) == []  # 4 MB of weights
 
 
+def test_an_encoder_decoder_model_is_refused_by_its_name():
+    t5 = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
+    text = only(model=t5).text
+    assert "is an encoder-decoder model (T5ForConditionalGeneration), which verl cannot train" in text
+    assert text.endswith("use --engine embedded")
+
+
 def test_what_is_wrong_with_the_environment_is_passed_on():
     assert (
         only(broken=("TransferQueue is missing: pip install ...",)).text == "TransferQueue is missing: pip install ..."

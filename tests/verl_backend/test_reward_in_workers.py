@@ -35,6 +35,11 @@ def compute_score(solution_str):
 """
 
 
+def given(file: Path, name: str = "compute_score") -> str:
+    """The arguments of a reward as the overrides hand them over."""
+    return json.dumps({"file": str(file), "name": name})
+
+
 def loaded(**reward_kwargs: Any) -> Callable[..., dict[str, float]]:
     """compute_score as verl 0.9.1's load_module and get_custom_reward_fn make it: by path, outside sys.modules."""
     spec = importlib.util.spec_from_file_location("custom_module_-17", INSIDE / "reward.py")
@@ -81,7 +86,7 @@ def test_a_file_in_a_chinese_folder_sees_what_it_sees_in_the_embedded_engine(tmp
 
     (stored,) = pq.read_table(tmp_path / "train.parquet").to_pylist()  # what verl's data set gives
     beside = {"num_turns": 2, "turn_scores": [], "global_steps": 0, "rollout_reward_scores": {}}  # what `naive` adds
-    score = loaded(reward_file=str(file), reward_name="judge", calls_folder=str(tmp_path / "calls"))
+    score = loaded(reward=given(file, "judge"), calls_folder=str(tmp_path / "calls"))
     got = score(
         data_source=np.array([stored["data_source"]])[0],
         solution_str="2",
@@ -100,7 +105,7 @@ def test_a_file_in_a_chinese_folder_sees_what_it_sees_in_the_embedded_engine(tmp
 def test_a_failed_call_is_written_down_and_its_response_left_out(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text(FAILING, encoding="utf-8")
-    score = loaded(reward_file=str(file), calls_folder=str(tmp_path / "calls"))
+    score = loaded(reward=given(file), calls_folder=str(tmp_path / "calls"))
     info = {"index": 5, "split": "val", "columns": "{}", "_response": {"key": "u_1", "step": 3, "length": 1}}
     for _ in range(2):
         with pytest.raises(
@@ -121,7 +126,7 @@ def test_a_failed_call_is_written_down_and_its_response_left_out(tmp_path: Path)
 def test_for_the_older_trainer_a_failed_call_scores_0_and_is_written_down(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text(FAILING, encoding="utf-8")
-    score = loaded(reward_file=str(file), calls_folder=str(tmp_path / "calls"), failed="zero")
+    score = loaded(reward=given(file), calls_folder=str(tmp_path / "calls"), failed="zero")
     assert score(data_source="qa", solution_str="", ground_truth="") == {"score": 0.0}
     assert [call["score"] for call in calls_in(tmp_path / "calls")] == [None]
 
@@ -129,23 +134,31 @@ def test_for_the_older_trainer_a_failed_call_scores_0_and_is_written_down(tmp_pa
 def test_a_file_that_does_not_import_in_the_workers_says_so_at_every_call(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text("import no_such_package\n", encoding="utf-8")
-    score = loaded(reward_file=str(file), calls_folder=str(tmp_path / "calls"))
+    score = loaded(reward=given(file), calls_folder=str(tmp_path / "calls"))
     for _ in range(2):
         with pytest.raises(RewardError, match="does not import: ModuleNotFoundError"):
             score(data_source="qa", solution_str="", ground_truth="")
     assert [call["error"].count("no_such_package") for call in calls_in(tmp_path / "calls")] == [1, 1]
 
 
-def test_a_timeout_by_signal_is_told_what_makes_it_work_in_verl(tmp_path: Path):
+def test_a_timeout_by_signal_works_though_verl_calls_rewards_in_threads(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text(
         "import signal\ndef compute_score():\n    signal.signal(signal.SIGALRM, signal.SIG_DFL)\n    return 1\n",
         encoding="utf-8",
     )
-    score = loaded(reward_file=str(file))
-    assert score("qa", "2", "2") == {"score": 1.0}
-    with ThreadPoolExecutor(1) as threads, pytest.raises(RewardError, match=r"reward\.reward_manager\.name=remote"):
-        threads.submit(score, "qa", "2", "2").result()
+    score = loaded(reward=given(file))
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(score, "qa", "2", "2").result() == {"score": 1.0}
+
+
+def test_a_reward_that_hangs_costs_its_deadline_and_its_response(tmp_path: Path):
+    file = tmp_path / "reward.py"
+    file.write_text("def compute_score(solution_str):\n    while solution_str == 'hang': pass\n    return 1\n")
+    score = loaded(reward=json.dumps({"file": str(file), "timeout": 0.5}))
+    with pytest.raises(RewardError, match=r"took longer than|0\.5 s|deadline"):
+        score("qa", "hang", "2")
+    assert score("qa", "go", "2") == {"score": 1.0}
 
 
 def test_calls_from_many_threads_load_the_file_once_and_write_whole_lines(tmp_path: Path):
@@ -158,12 +171,12 @@ def test_calls_from_many_threads_load_the_file_once_and_write_whole_lines(tmp_pa
         "    return {'score': len(solution_str), 'long' * 100: 1}\n",
         encoding="utf-8",
     )
-    score = loaded(reward_file=str(file), calls_folder=str(tmp_path / "calls"))
+    score = loaded(reward=given(file), calls_folder=str(tmp_path / "calls"))
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(lambda n: score("qa", "答" * n, "")["score"], range(400)))
     assert found == list(range(400))
     assert sorted(call["score"] for call in calls_in(tmp_path / "calls")) == found
-    assert (tmp_path / "imports").read_text() == "once "
+    assert (tmp_path / "imports").read_text() == "once once "  # here, and in the process that calls it
 
 
 def test_a_folder_that_cannot_be_written_stops_no_reward(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -187,8 +200,13 @@ def test_the_overrides_name_our_wrapper_and_the_users_file():
     assert dict(reward_settings.settings(run_of(*words))) == {
         f"{function}.path": str(INSIDE / "reward.py"),
         f"{function}.name": "compute_score",
-        f"{function}.reward_kwargs.reward_file": str(Path("奖励/a.py").absolute()),
-        f"{function}.reward_kwargs.reward_name": "judge",
+        f"{function}.reward_kwargs.reward": json.dumps(
+            {
+                "names": [], "weights": [], "plugins": [], "file": str(Path("奖励/a.py").absolute()),
+                "name": "judge", "max_response_length": 1024, "unsafe_code_exec": False, "timeout": 60.0,
+            },
+            ensure_ascii=False,
+        ),
         f"{function}.reward_kwargs.calls_folder": "/输出/reward_parts",
         "reward.reward_manager.source": "importlib",
         "reward.reward_manager.module.path": str(INSIDE / "reward_manager.py"),
@@ -224,7 +242,7 @@ manager, inside, file, calls = sys.argv[1:]
 words = {"<eos>": 0, "2": 1, "3": 2, "?": 3}
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "?")), eos_token="<eos>")
 custom = {"path": f"{inside}/reward.py", "name": "compute_score"}
-custom["reward_kwargs"] = {"reward_file": file, "reward_name": "judge", "calls_folder": calls}
+custom["reward_kwargs"] = {"reward": json.dumps({"file": file, "name": "judge"}), "calls_folder": calls}
 module = {"path": f"{inside}/reward_manager.py", "name": None}
 overlong = {"overlong_buffer_cfg": {"enable": True, "len": 2, "penalty_factor": 1.0, "log": False}, "max_resp_len": 3}
 config = {

@@ -165,6 +165,11 @@ def _model(values: Effective, facts: Facts) -> Iterator[Refusal]:
             yield Refusal(
                 f'{said}: config.json must name one architecture, it has {have}; write "architectures": [...]'
             )
+        if facts.model.get("is_encoder_decoder"):
+            yield Refusal(
+                f"{said} is an encoder-decoder model ({', '.join(names)}), which verl cannot train; "
+                "use --engine embedded"
+            )
     own_tokenizer = facts.files is not None and values[f"{MODEL}.tokenizer_path"] is None
     if own_tokenizer and not (facts.files or frozenset()).intersection(TOKENIZER_FILES):
         yield Refusal(f"{said} has no tokenizer; name one with {MODEL}.tokenizer_path=PATH")

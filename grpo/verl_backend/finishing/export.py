@@ -156,9 +156,9 @@ def _words(run: Path, dtype: str | None, lora: str, model: str | None) -> list[s
         words += ["--base", _as_folder(str(base))]
     if OmegaConf.select(config, f"{MODEL}.trust_remote_code"):
         words.append("--trust_remote_code")
-    began = _passed_on(run, f"{MODEL}.lora_adapter_path")
+    began = OmegaConf.select(config, f"{MODEL}.lora_adapter_path")
     if began:
-        words += ["--initial_adapter", _as_folder(began)]
+        words += ["--initial_adapter", _as_folder(str(began))]
     return words
 
 
@@ -166,14 +166,6 @@ def _as_folder(name: str) -> str:
     """An absolute path where there is such a folder; a Hub id stays as it is."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.is_dir() else name
-
-
-def _passed_on(run: Path, key: str) -> str | None:
-    """The value of a key that only verl knows, from the run's record."""
-    file = run / "run.json"
-    told = json.loads(file.read_text(encoding="utf-8")).get("fingerprint", {}) if file.is_file() else {}
-    value = told.get(f"override {key}", "").partition("=")[2].strip("'\"")
-    return value if value not in ("", "null") else None
 
 
 def _merge(command: list[str], say: Callable[[str], None]) -> None:

@@ -23,15 +23,14 @@ def compute_score(
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    reward_file: str | None = None,
-    reward_name: str = "compute_score",
+    reward: str = "{}",
     calls_folder: str | None = None,
     failed: str = "drop",
     **_given_by_verl: Any,
 ) -> dict[str, float]:
     """The score of one response and its parts. The keyword arguments come from `reward_kwargs`.
 
-    reward_file, reward_name: as reward_funcs.load_reward takes them; no file = the shipped reward
+    reward: JSON of reward_funcs.build_reward's arguments and `timeout` (seconds for a call); {} = the shipped reward
     calls_folder: where each call is written down, for grpo/verl_backend/recording/records.py; None: nowhere
     failed: what becomes of a response whose reward fails, once that is written down. `drop` raises, and verl's V1
         trainer leaves the response out of its group, as the embedded engine does. `zero` scores 0 without parts, for
@@ -41,7 +40,7 @@ def compute_score(
 
     return scored(
         (data_source, solution_str, ground_truth, extra_info),
-        reward=(reward_file, reward_name),
+        reward=reward,
         folder=calls_folder,
         failed=failed,
     )

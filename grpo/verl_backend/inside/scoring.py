@@ -24,15 +24,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reward_funcs import Reward, RewardError, Sample, Score, load_reward
+from reward_funcs import RewardError, Sample, Score, build_reward
 from reward_funcs.score import attempt, last_line, record_name, shown_traceback
+from reward_funcs.scoring import Scoring
 
+TIMEOUT = 60.0  # seconds for a call, where nobody says
 RESPONSE = "_response"  # the entry of extra_info in which reward_manager.py says which response this is
 # verl writes a reward's parts beside these columns of its dump, and would write over them.
 _COLUMNS_OF_THE_DUMP = frozenset({"input", "output", "gts", "score", "step", "reward", "uid"})
 
 _lock = threading.Lock()
-_rewards: dict[tuple[str | None, str], Reward | RewardError] = {}
+_rewards: dict[str, Scoring | RewardError] = {}
 _files: dict[str, int] = {}  # folder -> open file
 _shown: set[str] = set()  # folders whose file has a traceback
 
@@ -40,7 +42,7 @@ _shown: set[str] = set()  # folders whose file has a traceback
 def scored(
     call: tuple[str, str, Any, Mapping[str, Any] | None],
     *,
-    reward: tuple[str | None, str],
+    reward: str,
     folder: str | None,
     failed: str,
 ) -> dict[str, float]:
@@ -48,9 +50,10 @@ def scored(
     source, response, truth, given = call
     info = dict(given or {})
     about = dict(info.pop(RESPONSE, {}))
-    sample = Sample(str(source), str(response), truth, decoded(info))  # str: verl hands numpy's strings over
-    function = _load(*reward)
-    result = attempt(function, sample) if isinstance(function, Reward) else function
+    # str: verl hands numpy's strings over.
+    sample = Sample(str(source), str(response), truth, decoded(info), about.get("prompt"), about.get("length"))
+    function = _load(reward)
+    result = attempt(function, sample) if isinstance(function, Scoring) else function
     if folder is not None:
         about |= {"split": info.get("split"), "index": info.get("index")}
         _write(folder, _line(sample, about, result, function))
@@ -73,26 +76,28 @@ def decoded(info: Mapping[str, Any]) -> dict[str, Any]:
     return {"index": info.get("index"), "split": info.get("split"), **json.loads(info["columns"])}
 
 
-def _load(file: str | None, name: str) -> Reward | RewardError:
-    """The reward, loaded once; or why it cannot be, which every call then says."""
+def _load(arguments: str) -> Scoring | RewardError:
+    """The reward, made once; or why it cannot be, which every call then says.
+
+    A user's function is called in a process below this worker, where a hang can be ended: verl waits for ever.
+    """
     with _lock:
-        if (file, name) not in _rewards:
+        if arguments not in _rewards:
+            given = json.loads(arguments)
+            timeout = given.pop("timeout", TIMEOUT)
             try:
-                _rewards[file, name] = load_reward(file, name)
+                _rewards[arguments] = Scoring(build_reward(**given), workers=1, timeout=timeout, ours_here=True)
             except RewardError as error:
-                _rewards[file, name] = error
-        return _rewards[file, name]
+                _rewards[arguments] = error
+        return _rewards[arguments]
 
 
-def _told(error: BaseException, function: Reward | RewardError) -> str:
-    text = last_line(error, function) if isinstance(function, Reward) else str(function)
-    # verl calls rewards in threads; a timeout by signal.alarm works where the embedded engine calls it, and not there.
-    remedy = "; with reward.reward_manager.name=remote verl calls it in the main thread of a process"
-    return text + remedy if "only works in main thread" in text else text
+def _told(error: BaseException, function: Scoring | RewardError) -> str:
+    return last_line(error, function) if isinstance(function, Scoring) else str(function)
 
 
 def _line(
-    sample: Sample, about: Mapping[str, Any], result: Score | BaseException, function: Reward | RewardError
+    sample: Sample, about: Mapping[str, Any], result: Score | BaseException, function: Scoring | RewardError
 ) -> dict[str, Any]:
     line = {name: about.get(name) for name in ("key", "step", "split", "index")} | {
         "data_source": sample.data_source,
@@ -104,7 +109,7 @@ def _line(
     if not isinstance(result, Score):
         line |= {
             "error": _told(result, function),
-            "traceback": shown_traceback(result) if isinstance(function, Reward) else str(function),
+            "traceback": shown_traceback(result) if isinstance(function, Scoring) else str(function),
             "prompt": about.get("prompt"),
             "response": sample.solution,
             "ground_truth": sample.ground_truth,

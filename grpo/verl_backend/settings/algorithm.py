@@ -73,8 +73,6 @@ def refusals(run: Run) -> list[str]:
         lines.append(
             f"{said(f'{FILTER}.enable')}: only verl's V1 trainer samples again; leave out trainer.use_v1=False"
         )
-    if config.algorithm.filter_groups.enable and config.algorithm.filter_groups.max_num_gen_batches:
-        lines.append(f"{said(f'{FILTER}.max_num_gen_batches')}: verl's V1 trainer has no such limit; {_EMBEDDED}")
     manager = run.passthrough.get(f"{MANAGER}.name", "=dapo").rpartition("=")[2].strip("'\"")
     if config.reward.reward_kwargs.overlong_buffer_cfg.enable and manager != "dapo":
         lines.append(f"{said(f'{OVERLONG}.enable')}: verl's manager {manager} has no such penalty; set it to dapo")

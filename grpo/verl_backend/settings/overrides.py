@@ -22,7 +22,7 @@ from grpo.verl_backend.settings.command import environment
 from grpo.verl_backend.settings.keys import MANDATORY, verl_keys
 
 REPO = Path(__file__).resolve().parents[3]
-# What `custom_chat_template=plain` means, in the language that verl takes.
+# What `custom_chat_template=plain` means, in the language that verl takes; `none` too, since verl adds no tokens to it.
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 MODEL, ACTOR, REF, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))
 RUNTIME = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -98,9 +98,10 @@ def _translated(run: Run) -> dict[str, Any]:
     if config.launcher.dtype != "auto" or on_cpu.is_on_cpu(run):
         # By itself verl computes in bfloat16, which is many times slower than float32 on most CPUs.
         translated |= arithmetic("float32" if config.launcher.dtype == "auto" else config.launcher.dtype)
-    if config.actor_rollout_ref.model.custom_chat_template == "plain":
-        translated[f"{MODEL}.custom_chat_template"] = PLAIN_TEMPLATE
-    for name in ("path", "tokenizer_path"):
+    words = {"plain": PLAIN_TEMPLATE, "none": PLAIN_TEMPLATE, "chat": None}
+    if (template := config.actor_rollout_ref.model.custom_chat_template) in words:
+        translated[f"{MODEL}.custom_chat_template"] = words[template]
+    for name in ("path", "tokenizer_path", "lora_adapter_path"):
         folder = Path(config.actor_rollout_ref.model[name] or "").expanduser()
         if folder.parts and folder.is_dir():  # a Hub id stays as it is
             translated[f"{MODEL}.{name}"] = str(folder.absolute())

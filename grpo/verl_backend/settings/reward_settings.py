@@ -3,11 +3,13 @@ themselves (inside/)."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo.engine import Run
+from grpo.engine import Run, reward_arguments
 
 INSIDE = Path(__file__).resolve().parents[1] / "inside"
 CALLS = "reward_parts"  # folder in a run's folder: what the workers write down, for records.py
@@ -17,12 +19,11 @@ MANAGER = "reward.reward_manager"
 
 def settings(run: Run) -> Iterator[tuple[str, Any]]:
     """(verl's key, value); what the user says of the manager's source goes before."""
-    custom = run.config.reward.custom_reward_function
     yield f"{FUNCTION}.path", str(INSIDE / "reward.py")
     yield f"{FUNCTION}.name", "compute_score"
-    if custom.path is not None:
-        yield f"{FUNCTION}.reward_kwargs.reward_file", str(Path(custom.path).expanduser().absolute())
-    yield f"{FUNCTION}.reward_kwargs.reward_name", custom.name
+    # One text, since the names and weights of `--reward` are lists.
+    arguments = reward_arguments(run.config) | {"timeout": float(run.config.launcher.reward.timeout)}
+    yield f"{FUNCTION}.reward_kwargs.reward", json.dumps(arguments, ensure_ascii=False)
     yield f"{FUNCTION}.reward_kwargs.calls_folder", str(run.output_dir / CALLS)
     if not uses_v1(run):
         # An exception in a reward ends the run of the older trainer.
@@ -34,7 +35,12 @@ def settings(run: Run) -> Iterator[tuple[str, Any]]:
 
 def refusals(run: Run) -> list[str]:
     """Overrides whose effect would not get past our reward, one line each with what to do instead."""
-    lines = []
+    lines = [
+        f"launcher.reward.names ({run.origins.get('launcher.reward.names', 'default')}): every reward worker of verl "
+        f"would load a model for {name}; serve it once with ./train.sh serve-reward, and take server:http://HOST:PORT"
+        for name in run.config.launcher.reward.names
+        if re.match(r"reward_model\b|llm_judge\b(?!.*url=)", name)
+    ]
     for key, override in run.passthrough.items():
         if key.startswith(f"{FUNCTION}.reward_kwargs"):
             lines.append(

@@ -1,0 +1,202 @@
+"""What is wrong with a reward as it was tried, how bad that is, and the exact change that mends it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from reward_funcs.rehearsal.answers import BAD, BARE, SPELLINGS
+from reward_funcs.rehearsal.cases import Tried
+
+Level = Literal["refuse", "warn", "note"]
+ACCIDENTS = 0.05  # share of bad answers that may be right by accident
+SLOW = 1.0  # seconds for a call
+_HINTS = {bad.name: bad.hint for bad in BAD}
+_SAID = {
+    "empty": "an empty response",
+    "wrong": "a wrong answer",
+    "two answers": "a response of two answers",
+    "cut off": "an answer that was cut off",
+    "chatty": "talk without an answer",
+    "other language": "a refusal in another language",
+    "huge": "a response of 180,000 characters",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """level: refuse = training would learn nothing or stop; warn = it may learn the wrong thing; note = good to know.
+
+    text: what, after the data_source. fix: the change, a command or an edit; {check} in it stands for the command that
+    was run. rows: examples.
+    """
+
+    level: Level
+    text: str
+    fix: str = ""
+    rows: tuple[str, ...] = ()
+
+
+def merged(found: list[Finding]) -> list[Finding]:
+    """The same finding on several data_sources as one, with the numbers of the first."""
+    first: dict[tuple[str, str, str], Finding] = {}
+    others: dict[tuple[str, str, str], list[str]] = {}
+    for finding in found:
+        source, _, text = finding.text.partition(": ")
+        key = (finding.level, " ".join(re.sub(r"[0-9.]+", "", text).split()[:5]), finding.fix)
+        if key in first:
+            others.setdefault(key, []).append(source)
+        else:
+            first[key] = finding
+    return [
+        replace(finding, text=finding.text + _also(others[key])) if key in others else finding
+        for key, finding in first.items()
+    ]
+
+
+def _also(sources: list[str]) -> str:
+    shown = ", ".join(sources[:5]) + (f" and {len(sources) - 5} more" if len(sources) > 5 else "")
+    return f"; likewise in {shown}"
+
+
+def findings(tried: Tried, *, max_errors: float, better: str = "") -> list[Finding]:
+    """Everything to say about one reward on one data_source, the worst first.
+
+    max_errors: share of a batch that may fail. better: a change that makes the right answers score, tried before.
+    """
+    if tried.skipped:
+        return [Finding("note", f"{tried.reward} was not tried: {tried.skipped}")]
+    found = [*_failing(tried, max_errors), *_gold(tried, better), *_bad(tried), *_signal(tried), *_time(tried)]
+    order = {"refuse": 0, "warn": 1, "note": 2}
+    return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _where(tried: Tried) -> str:
+    return f"{tried.source}: "
+
+
+def _edit(tried: Tried) -> str:
+    return f"edit {tried.file}: " if tried.file and not tried.ours else ""
+
+
+def _failing(tried: Tried, max_errors: float) -> list[Finding]:
+    if not tried.errors:
+        return []
+    many = tried.gold_errors > max_errors * tried.gold if tried.gold else tried.errors > max_errors * tried.calls
+    empty = tried.bad.get("empty")
+    many = many or bool(empty and empty.errors > max_errors * empty.tried)
+    what = f"{_where(tried)}{tried.reward} fails on {tried.errors} of {tried.calls} responses: {tried.first_error}"
+    if tried.hung:
+        return [
+            Finding(
+                "refuse" if many else "warn",
+                f"{what}; the rest was not tried",
+                f"{_edit(tried)}end within a deadline of its own, or give it longer: --reward_timeout SECONDS",
+            )
+        ]
+    why = "; training stops when more of a batch fails than --max_reward_errors" if many else ""
+    rows = [kind.first for kind in tried.bad.values() if kind.errors and not kind.paid]
+    fix = f"{_edit(tried)}return a number, also for a response that it cannot read: 0.0"
+    return [Finding("refuse" if many else "warn", what + why, fix, tuple(rows[:5]))]
+
+
+def _gold(tried: Tried, better: str) -> list[Finding]:
+    found = []
+    if tried.unknown:
+        text = (
+            f"{_where(tried)}{tried.unknown} of {tried.rows} records have tests and no right program to try them with"
+        )
+        found.append(Finding("note", text, "a column `solution` with a right program beside them would be tried"))
+    if tried.ours and not tried.correctness:
+        return found
+    if tried.best != BARE and not tried.asked:
+        text = f"{_where(tried)}{tried.reward} gives a bare right answer {_number(tried.spellings.get(BARE))}, and "
+        written = SPELLINGS[tried.best][0].format(tried.sample_answer)
+        text += (
+            f"{_number(tried.spellings[tried.best])} to {' '.join(written.split())}; the prompts do not ask for that"
+        )
+        found.append(Finding("warn", text, f"ask for it: --system {shlex.quote(SPELLINGS[tried.best][1])}"))
+    found += _spellings(tried)
+    scored = tried.gold - tried.gold_errors
+    low = scored - tried.right
+    if low <= 0:
+        return found
+    text = f"{_where(tried)}{low} of {scored} right answers score less than 1 by "
+    if tried.correctness:
+        none = tried.zero == scored
+        text += tried.scorer + ("; training would see no reward at all" if none else "; a right response is never paid")
+        repair = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
+        fix = better or (repair if none else "leave those records out: {check} --clean clean.parquet")
+        found.append(Finding("refuse" if none else "warn", text, fix, tuple(tried.low)))
+    else:
+        text += f"{tried.reward} (mean {_number(tried.gold_mean)}); one of length or style owes them nothing"
+        fix = better or f"{_edit(tried)}compare what it takes out of the response with the ground_truth shown here"
+        found.append(Finding("warn", text, fix, tuple(tried.low)))
+    return found
+
+
+def _spellings(tried: Tried) -> list[Finding]:
+    """Neighbours that do not agree: 42 is paid, 42.0 is not."""
+    best = tried.spellings.get(tried.best, 0.0)
+    other = [
+        " ".join(_spelled(name, tried.sample_answer).split())
+        for name, mean in tried.spellings.items()
+        if mean < best - ACCIDENTS and name != BARE
+    ]
+    if tried.ours or not other or best <= 0 or tried.best != BARE:
+        return []
+    text = f"{_where(tried)}{tried.reward} pays {tried.sample_answer} but not the same as {', '.join(other)}"
+    return [Finding("note", text, "where such answers are right, too: --reward accuracy reads all of these")]
+
+
+def _spelled(name: str, answer: str) -> str:
+    return SPELLINGS[name][0].format(answer) if name in SPELLINGS else f"{answer}.0"
+
+
+def _bad(tried: Tried) -> list[Finding]:
+    """Bad answers that are paid like right ones. A reward of ours for form or length owes nobody anything."""
+    if tried.ours and not tried.correctness:
+        return []
+    found = []
+    for name, kind in tried.bad.items():
+        if kind.paid > ACCIDENTS * kind.tried:
+            text = f"{_where(tried)}{tried.reward} pays {_SAID[name]} as much as the right one, "
+            text += f"{kind.paid} times of {kind.tried}"
+            fix = "look whether the truth is right" if tried.ours else f"{_edit(tried)}{_HINTS[name]}"
+            found.append(Finding("warn", text, fix, (kind.first,)))
+    return found
+
+
+def _signal(tried: Tried) -> list[Finding]:
+    found = []
+    if tried.calls > 2 and tried.low_score is not None and tried.low_score == tried.high_score:
+        text = (
+            f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, right or wrong: a group has no "
+        )
+        found.append(Finding("warn", f"{text}difference to learn from", f"{_edit(tried)}let the score depend on it"))
+    if tried.differ:
+        text = f"{_where(tried)}{tried.reward} scored the same response differently, {tried.differ} times of "
+        fix = f"{_edit(tried)}take chance and state out of it; a judge that is a model answers greedily"
+        found.append(Finding("warn", f"{text}{tried.twice}", fix, (tried.first_differ,)))
+    if tried.uneven:
+        text = f"{_where(tried)}the parts differ from response to response ({', '.join(tried.parts)[:120]})"
+        found.append(Finding("note", f"{text}; each is a curve over the responses that have it"))
+    return found
+
+
+def _time(tried: Tried) -> list[Finding]:
+    huge = tried.bad.get("huge")
+    if tried.p99 is not None and tried.p99 > SLOW:
+        text = f"{_where(tried)}{tried.reward} takes {tried.p99:.1f} s a call (p99)"
+        fix = f"{_edit(tried)}keep what is slow between calls, or score a batch at once: def f(completions, **columns)"
+        return [Finding("warn", text, fix)]
+    if huge and huge.slowest > SLOW:
+        text = f"{_where(tried)}{tried.reward} takes {huge.slowest:.1f} s for {_SAID['huge']}"
+        return [Finding("warn", text, f"{_edit(tried)}read no more than its last 10,000: solution_str[-10_000:]")]
+    return []
+
+
+def _number(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.3g}"

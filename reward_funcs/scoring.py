@@ -1,0 +1,89 @@
+"""A reward as training calls it: in worker processes with a deadline for each call, or here where that cannot be.
+
+    with Scoring(build_reward(...), workers=4, timeout=60) as scoring:
+        scores = score_batch(scoring, samples, max_errors=0.1)
+
+What goes to workers: functions from files, names and plug-ins. What stays: rewards that hold a model or a connection,
+which keep their own deadlines, and functions given from Python that another process cannot import, which have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reward_funcs.combined import Combined
+from reward_funcs.errors import RewardError
+from reward_funcs.named import NAMES
+from reward_funcs.returns import Attempt
+from reward_funcs.score import Reward, Sample
+from reward_funcs.workers import Workers
+
+
+class Scoring:
+    """reward: from build_reward. workers: processes, 0 = call everything here. timeout: seconds for one call.
+
+    ours_here: call the rewards of this room here too, which end by themselves; for a process that is a worker already.
+    on_wait: called several times a second while workers work; what it raises ends the wait.
+    notes: what the user should know, one line each.
+    """
+
+    def __init__(
+        self,
+        reward: Reward | Combined,
+        *,
+        workers: int,
+        timeout: float,
+        ours_here: bool = False,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        if not timeout > 0:
+            raise RewardError(f"--reward_timeout {timeout:g} has to be more than 0 seconds")
+        self.reward, self.on_wait = reward, on_wait
+        self._timeout = timeout
+        own = ("named", "shipped") if ours_here else ()
+        self._away = [
+            k for k, r in enumerate(reward.singles) if workers and r.recipe is not None and r.recipe.maker not in own
+        ]
+        away = [reward.singles[k] for k in self._away]
+        self._workers = Workers(away, count=workers, timeout=timeout) if away else None
+        self.notes = [
+            f"{r.place} is called in this process, without a deadline: a worker process cannot import it; "
+            "put it into a file, and give that as FILE:NAME"
+            for r in reward.singles
+            if workers and r.recipe is None and not (r.name in NAMES and NAMES[r.name].here)
+        ]
+
+    @property
+    def place(self) -> str:
+        """As error messages show the reward."""
+        return self.reward.place
+
+    @property
+    def file(self) -> Path | None:
+        """The user's file."""
+        return self.reward.file
+
+    def attempts(self, samples: Sequence[Sample]) -> list[Attempt]:
+        """The score of each sample, or what its call ended in, in order."""
+        if not samples:
+            return []
+        found: dict[int, list[Attempt]] = {}
+        if self._workers:
+            away = self._workers.attempts(samples, on_wait=self.on_wait)
+            found = dict(zip(self._away, away, strict=True))
+        for k, reward in enumerate(self.reward.singles):
+            if k not in found:
+                found[k] = reward.attempts(samples, timeout=self._timeout)
+        return self.reward.combined([found[k] for k in range(len(self.reward.singles))])
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._workers:
+            self._workers.close()
+
+    def __enter__(self) -> Scoring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
