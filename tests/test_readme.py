@@ -35,7 +35,10 @@ from tests import coming_from_page, readme_tables
 from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, links, prose, shown_files, text_of
 
 # Of sub-commands (data, export, setup, explain-log), and --logdir of TensorBoard.
-OTHER_FLAGS = {"clean", "json", "responses", "pass_at", "step", "logdir", "from", "to", "lora", "check", "flash_attn", "lang", "gpus", "counts", "write", "host", "port", "page"}
+OTHER_FLAGS = {
+    "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir", "lora",
+    "page", "pass_at", "port", "responses", "step", "to", "write",
+}  # fmt: skip
 # A Chinese page holds the commands of its English one, as a test below says.
 ALL_COMMANDS = list(dict.fromkeys((page, text) for page in PAGES if ".zh" not in page for text in commands(page)))
 

@@ -15,7 +15,7 @@ from grpo.engine import EngineError
 from grpo.start_from import weights_in
 
 if TYPE_CHECKING:
-    from grpo.embedded.talk import Talk
+    from grpo.embedded.engine import Talk
 
 _NAME = "./train.sh chat"
 NEW, HELP = "/new", "Ctrl-D ends, /new starts a new conversation"

@@ -17,7 +17,7 @@ from reward_funcs.scoring import Scoring
 
 CHUNK = 64  # responses between two looks at the clock
 MOST_LATE = 2  # calls that hang before a reward is given up
-MOST_FAILED = 10  # failed calls before one is given up that never worked ...
+MOST_FAILED = 4  # failed calls before one is given up that never worked ...
 PATIENCE = 2.0  # ... and seconds: a server that is not there fails slowly
 WORKERS = 2
 SPENT = 0.4  # share of the time that is given to trying everything on a few records

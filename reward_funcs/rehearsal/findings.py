@@ -188,6 +188,8 @@ def _signal(tried: Tried) -> list[Finding]:
 
 def _time(tried: Tried) -> list[Finding]:
     huge = tried.bad.get("huge")
+    if tried.errors == tried.calls:
+        return []
     if tried.p99 is not None and tried.p99 > SLOW:
         text = f"{_where(tried)}{tried.reward} takes {tried.p99:.1f} s a call (p99)"
         fix = f"{_edit(tried)}keep what is slow between calls, or score a batch at once: def f(completions, **columns)"

@@ -80,8 +80,13 @@ def test_what_is_too_long_is_left_out_and_counted(policy):
     from grpo.embedded.prompts import Encoder
 
     encoder = Encoder(policy.tokenizer, template="none", max_length=5, truncation="filter")
-    pairs = [({"prompt": [{"role": "user", "content": text}], "data_source": "", "ground_truth": "",
-               "extra_info": {}}, answer) for text, answer in (("1+2=?", "3"), ("11+2=?", "13"), ("1", "2222"))]  # fmt: skip
+    pairs = [
+        (
+            {"prompt": [{"role": "user", "content": text}], "data_source": "", "ground_truth": "", "extra_info": {}},
+            answer,
+        )
+        for text, answer in (("1+2=?", "3"), ("11+2=?", "13"), ("1", "2222"))
+    ]
     made, prompts, responses = demonstrations(pairs, encoder, policy, longest=4)
     assert (len(made), prompts, responses) == (1, 1, 1)  # "2222" and the stop token are five
     assert made[0].response[-1] == policy.stop_ids[0]

@@ -202,6 +202,19 @@ def test_a_reward_that_hangs_is_given_up(tmp_path: Path):
     assert "--reward_timeout" in str(error.value)
 
 
+def test_a_server_that_is_not_there_is_given_up():
+    began = time.monotonic()
+    found, findings = tried(build_reward(names="server:http://127.0.0.1:9:retries=0"), *GOLD)
+    assert time.monotonic() - began < 8
+    assert found.errors == found.calls
+    assert [finding.level for finding in findings] == ["refuse"]
+
+
+def test_a_judge_is_neither_loaded_nor_asked():
+    found, findings = tried(build_reward(names="llm_judge:url=http://127.0.0.1:9/v1:model=m"), *GOLD)
+    assert (found.calls, [finding.level for finding in findings]) == (0, ["note"])
+
+
 def test_an_unknown_source_is_found_before_training():
     with pytest.raises(RewardError, match="no reward for data_source 'poetry'; known: math_reasoning"):
         short_check(load_reward(None), [Sample("poetry", "", "a")])

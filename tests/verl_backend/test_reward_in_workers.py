@@ -202,8 +202,14 @@ def test_the_overrides_name_our_wrapper_and_the_users_file():
         f"{function}.name": "compute_score",
         f"{function}.reward_kwargs.reward": json.dumps(
             {
-                "names": [], "weights": [], "plugins": [], "file": str(Path("奖励/a.py").absolute()),
-                "name": "judge", "max_response_length": 1024, "unsafe_code_exec": False, "timeout": 60.0,
+                "names": [],
+                "weights": [],
+                "plugins": [],
+                "file": str(Path("奖励/a.py").absolute()),
+                "name": "judge",
+                "max_response_length": 1024,
+                "unsafe_code_exec": False,
+                "timeout": 60.0,
             },
             ensure_ascii=False,
         ),

@@ -111,7 +111,7 @@ def _only_stand_ins(file: Path) -> Iterator[None]:
     torch.serialization.clear_safe_globals()
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-        ours = [(_stand_in(name), name) for name in names if name.startswith(_FOREIGN)]
+        ours: list[Any] = [(_stand_in(name), name) for name in names if name.startswith(_FOREIGN)]
         with torch.serialization.safe_globals(ours):
             yield
     finally:
