@@ -36,7 +36,7 @@ from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, 
 
 # Of sub-commands (data, export, setup, explain-log), and --logdir of TensorBoard.
 OTHER_FLAGS = {
-    "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir", "lora",
+    "base", "prompt", "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir", "lora",
     "page", "pass_at", "port", "responses", "step", "to", "write",
 }  # fmt: skip
 # A Chinese page holds the commands of its English one, as a test below says.
@@ -103,6 +103,10 @@ def test_every_command_works(
         assert re.search(r"is not there yet|no NVIDIA GPU|all there", "".join(capsys.readouterr()))
         return
     if words[1:2] == ["serve-reward"]:  # answers until it is stopped; tests/reward_funcs/test_server.py runs it
+        return
+    if words[1:2] == ["chat"]:  # tests/embedded/test_sft.py talks to a model
+        assert main(words[1:]) == 2
+        assert "no such folder" in capsys.readouterr().err
         return
     if words[1:2] == ["export"]:  # make test-verl exports a real checkpoint
         assert main(words[1:]) == 2

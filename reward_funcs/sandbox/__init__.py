@@ -7,9 +7,28 @@ answers mean is code_score.py's. Linux only: elsewhere, and where no jail holds 
 
 from __future__ import annotations
 
-from reward_funcs.sandbox.client import close_servers
-from reward_funcs.sandbox.errors import SandboxError
-from reward_funcs.sandbox.limits import Limits
-from reward_funcs.sandbox.probe import JAILS, usable_jail
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reward_funcs.sandbox.client import close_servers
+    from reward_funcs.sandbox.errors import SandboxError
+    from reward_funcs.sandbox.limits import Limits
+    from reward_funcs.sandbox.probe import JAILS, usable_jail
 
 __all__ = ["JAILS", "Limits", "SandboxError", "close_servers", "usable_jail"]
+
+_MODULES = {
+    "JAILS": "probe",
+    "Limits": "limits",
+    "SandboxError": "errors",
+    "close_servers": "client",
+    "usable_jail": "probe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first asked for: the options of the code reward need the limits only, and nothing to run them."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

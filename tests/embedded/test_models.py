@@ -187,3 +187,18 @@ def test_a_turn_that_ends_otherwise_than_the_tokenizer_says_ends_the_response(tm
     plain = _policy(tmp_path / "plain", make_tokenizer("bytes"))
     assert end_turns(plain) == []
     assert plain.stop_ids == [1]
+
+
+@pytest.mark.slow
+def test_prompts_that_were_cut_or_left_out_are_counted_for_the_user(in_folder, capsys):  # S0-16
+    folder = model_folder(llama(), in_folder / "model")
+    rows = [{"prompt": text, "ground_truth": "1", "data_source": "math"} for text in ("short", 60 * "x", 70 * "y")]
+    Path("val.json").write_text(json.dumps(rows[:1]))
+    words = ["--val_data=val.json", "--max_steps=1", "--rollout_n=2", "--train_batch_size=1"]
+    for more, says in (
+        (["data.filter_overlong_prompts=false", "data.truncation=left"], "cut 2 training and 0 evaluation prompts to"),
+        ([], "left out 2 training and 0 evaluation prompts over 40 tokens"),
+    ):
+        Path("rows.json").write_text(json.dumps(rows))
+        assert _train(folder, "--data=rows.json", *words, *more) == 0
+        assert says in capsys.readouterr().out

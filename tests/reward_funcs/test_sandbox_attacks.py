@@ -62,11 +62,14 @@ def test_an_attack_is_not_paid_and_changes_nothing(case: Case, jail: str, target
     # S4 of RELIABILITY 1.5; the probes (`pays`) are programs that look at their jail and have to find it as promised
     code_score("def f():\n    return 1\n", '{"kind":"call","entry":"f","cases":[{"expected":1}]}')  # servers are up
     before = descendants(os.getpid())
+    began = time.monotonic()
     score, seconds = _score(case, target, jail)
     assert score == float(case.pays)
     assert seconds < case.seconds + OVERRUN
     assert target.damage() == []
-    assert descendants(os.getpid()) - before - _servers() == set()
+    while left := descendants(os.getpid()) - before - _servers():  # a folder full of files is removed by a process
+        assert time.monotonic() < began + case.seconds + OVERRUN + 3, left
+        time.sleep(0.02)
 
 
 def _servers() -> set[int]:
