@@ -36,8 +36,8 @@ from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, 
 
 # Of sub-commands (data, export, setup, explain-log), and --logdir of TensorBoard.
 OTHER_FLAGS = {
-    "base", "prompt", "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir", "lora",
-    "page", "pass_at", "port", "responses", "step", "to", "write",
+    "base", "prompt", "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir",
+    "lora", "page", "pass_at", "port", "responses", "step", "to", "write",
 }  # fmt: skip
 # A Chinese page holds the commands of its English one, as a test below says.
 ALL_COMMANDS = list(dict.fromkeys((page, text) for page in PAGES if ".zh" not in page for text in commands(page)))
