@@ -21,6 +21,8 @@ from reward_funcs.sandbox.cleanup import remove_tree, space_used
 from reward_funcs.sandbox.limits import Limits, as_limit
 from tests.reward_funcs.attacks.world import descendants
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 DOUBLE = json.dumps({"kind": "call", "entry": "f", "cases": [{"args": [n], "expected": 2 * n} for n in range(3)]})
 RIGHT, WRONG = "def f(x):\n    return 2 * x\n", "def f(x):\n    return x\n"
 THREADS = "import threading, time\nfor _ in range(9):\n    threading.Thread(target=time.sleep, args=(0.2,)).start()\n"

@@ -13,6 +13,8 @@ import pytest
 
 from reward_funcs.sandbox.data import BadData, NotPlain, dumps, loads, pack, unpack
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 Pair = namedtuple("Pair", "a b")
 
 

@@ -18,6 +18,8 @@ from reward_funcs.code_truth import Asserts, Calls
 from reward_funcs.sandbox import SandboxError
 from reward_funcs.sandbox.fusion import as_calls
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 CALLS = json.dumps({"kind": "call", "entry": "f", "cases": [{"args": [n], "expected": [n, 2 * n]} for n in (1, 2)]})
 STDIO = json.dumps({"kind": "stdio", "cases": [{"stdin": "3\n", "stdout": "6"}, {"stdin": "4\n", "stdout": "8"}]})
 

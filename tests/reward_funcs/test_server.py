@@ -23,6 +23,8 @@ import pytest
 from reward_funcs import RewardError, Sample, Score, build_reward, http_json
 from reward_funcs.reward_server import read_question
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 SAMPLES = [
     Sample("math_reasoning", "so 42", "42", prompt="6 * 7 = ?"),
     Sample("math_reasoning", "so 41", "42", prompt=[{"role": "user", "content": "6 * 7 = ?"}]),

@@ -20,6 +20,8 @@ FILE = """
 import asyncio, ctypes, os, re, signal, sys, threading, time
 import numpy as np
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 class Odd(Exception):
     def __str__(self):
         raise ValueError("no text")

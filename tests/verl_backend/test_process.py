@@ -23,7 +23,7 @@ from grpo.verl_backend.running import shared_memory, tree
 from grpo.verl_backend.running.process import Command, Ending, run_watched
 
 SHM = Path("/dev/shm")
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="reads /proc")]
 
 # A daemon as Ray starts them: its own session, no parent, deaf to SIGTERM; it says its pid in a file.
 DAEMON = """
