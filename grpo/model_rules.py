@@ -14,6 +14,10 @@ RANK, ALPHA, TARGETS, ADAPTER = (
     f"{PART}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules", "lora_adapter_path")
 )
 RATE, QLORA = "actor_rollout_ref.actor.optim.lr", "launcher.qlora"
+EXPORT = {
+    "launcher.export.dtype": ("float32", "bfloat16", "float16"),
+    "launcher.export.lora": ("merge", "adapter"),
+}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
@@ -89,6 +93,9 @@ def _lora(settings: Settings) -> Iterator[str]:
             yield f"{_said(settings, ADAPTER)}: no adapter_config.json there; name the folder of a LoRA adapter"
         elif not settings[RANK]:
             yield f"{_said(settings, ADAPTER)} is trained on as LoRA, and {_said(settings, RANK)}; leave lora_rank out"
+    for key, choices in EXPORT.items():
+        if settings[key] is not None and settings[key] not in choices:
+            yield f"{_said(settings, key)} is none of {', '.join(choices)}"
     if settings[QLORA] is None:
         return
     if settings[QLORA] not in (4, 8):

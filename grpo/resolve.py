@@ -36,16 +36,18 @@ class Resolved:
         return self.draft.settings()
 
 
-def resolve(line: CommandLine, environ: Mapping[str, str], *, preset: Mapping[str, Any] | None = None) -> Resolved:
+def resolve(
+    line: CommandLine, environ: Mapping[str, str], *, preset: Mapping[str, Any] | None = None, sft: bool = False
+) -> Resolved:
     """All layers laid over each other and checked by kind; raises ConfigError with every problem.
 
-    preset: keys set from Python (origin "python"), over everything.
+    preset: keys set from Python (origin "python"), over everything; sft: for ./train.sh sft, whose runs it resumes.
     """
     from_environment = flags.environment(environ)
     notes = list(line.notes)
     command = _command(line.words, from_environment, environ)
     if _is_bare_resume(line, from_environment, preset):
-        return _resumed(line, command)
+        return _resumed(line, command, sft=sft)
     recipes = list(line.recipes)
     draft = _layers(recipes, line, environ, preset or {})
     if defaults.wants_demo(draft) and not draft.problems:
@@ -125,9 +127,9 @@ def _is_bare_resume(line: CommandLine, from_environment: list[flags.Given], pres
     return bool(resume) and resume[-1].text == "auto" and alone and not named
 
 
-def _resumed(line: CommandLine, command: str) -> Resolved:
+def _resumed(line: CommandLine, command: str, *, sft: bool) -> Resolved:
     from grpo.run_dir import stored_config
-    from grpo.run_record import flat
+    from grpo.run_record import flat, read_run_json
 
     draft = Draft()
     draft.given(line.given)
@@ -135,6 +137,12 @@ def _resumed(line: CommandLine, command: str) -> Resolved:
     stored = stored_config(folder)
     if stored is None:
         raise ConfigError(f"--resume: {folder} holds no unfinished run; --output_dir names the folder of one")
+    of_sft = str((read_run_json(Path(folder) / "run.json") or {}).get("command", "")).startswith("./train.sh sft ")
+    if of_sft != sft:
+        other = "./train.sh sft" if of_sft else "./train.sh"
+        raise ConfigError(
+            f"--resume: the run in {folder} goes on with {other} --resume --output_dir {shlex.quote(folder)}"
+        )
     origins = _stored_origins(Path(folder) / "config.yaml")
     for key, value in _without_followers(flat(stored)).items():
         if key not in (OUTPUT, RESUME):

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         return 0
     if not line.configs and not _names_folder(line):
         line.given.append(flags.Given(OUTPUT, FOLDER, "sft"))
-    resolved = resolve(line, os.environ)
+    resolved = resolve(line, os.environ, sft=True)
     settings = _suited(resolved)
     train, val = _records(settings)
     resolved.notes += fit_batch(resolved.draft, len(train))

@@ -134,7 +134,7 @@ def save(adapter: PeftModel, folder: Path, dtype: torch.dtype | None = None) -> 
 def add_copy(adapter: PeftModel, name: str, *, neutral: bool) -> None:
     """A frozen adapter beside the trained one: equal to it, or `neutral`, as if there were none."""
     adapter.add_adapter(name, adapter.peft_config[TRAINED])
-    _use(adapter, TRAINED)
+    adapter.set_adapter(TRAINED)
     for (part, mine), theirs in zip(matrices(adapter, name).items(), matrices(adapter).values(), strict=True):
         if neutral and "lora_B" in part:
             mine.zero_()
@@ -157,11 +157,11 @@ def using(adapter: PeftModel, name: str | None) -> Iterator[None]:
         with adapter.disable_adapter():
             yield
         return
-    _use(adapter, name)
+    adapter.set_adapter(name)
     try:
         yield
     finally:
-        _use(adapter, TRAINED)
+        adapter.set_adapter(TRAINED)
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -178,14 +178,6 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         if ".lora_" not in name:
             state[f"{module}.{rest}" if rest else name] = tensor
     return state
-
-
-def _use(adapter: PeftModel, name: str) -> None:
-    """Make one adapter the active one; only the trained one ever takes gradients."""
-    adapter.set_adapter(name)
-    for key, weight in adapter.named_parameters():
-        if ".lora_" in key:
-            weight.requires_grad_(f".{TRAINED}." in key)
 
 
 def _refuse_shared(model: PreTrainedModel, targets: str | Sequence[str]) -> None:

@@ -129,6 +129,8 @@ def test_a_merged_model_answers_as_base_and_adapter_do(config, tmp_path):
     assert_close(logits(policy), wanted, atol=0, rtol=0)  # the run's own weights are as they were
 
     checkpoint.write_final(tmp_path / "half", policy, lora="merge", dtype="bfloat16")
+    stored = load_file(tmp_path / "half" / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
     opened = AutoModelForCausalLM.from_pretrained(tmp_path / "half")
     assert opened.dtype == torch.bfloat16
     assert_close(opened(torch.tensor(ids(policy, "12+3=?"))).logits.float(), wanted, atol=0.3, rtol=0.1)

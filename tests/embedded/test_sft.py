@@ -168,13 +168,15 @@ def test_sft_learns_and_grpo_starts_from_it(folder, capsys):  # S1-23
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [[], ["--lora_rank=4", "launcher.export.lora=adapter"]], ids=["all weights", "lora"])
-def test_a_run_that_was_killed_goes_on_to_the_same_end(lora, folder):
+def test_a_run_that_was_killed_goes_on_to_the_same_end(lora, folder, capsys):
     words = [*lora, "--save_freq=2", "--test_freq=2"]
     assert sft(*words, "--output_dir=whole") == 0
     assert sft(*words, "--output_dir=killed") == 0
     for name in ("summary.json", "report.html", "checkpoints/final", "checkpoints/global_step_6"):
         path = Path("killed", name)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(["--resume", "--output_dir=killed"]) == 2  # that would be GRPO
+    assert "goes on with ./train.sh sft --resume --output_dir killed\n" in capsys.readouterr().err
     assert main(["sft", "--resume", "--output_dir=killed"]) == 0
     assert metrics("killed") == metrics("whole")
     assert [line["step"] for line in metrics("whole")] == list(range(7))

@@ -79,6 +79,8 @@ def test_what_cannot_be_started_from_is_said_in_one_line(folder: Path):
     assert "the adapter adapter has 8; leave it out" in problem_of("--init_from", "adapter", "--lora_rank", "16")
     assert "leave lora_rank out" in problem_of("--init_from", "adapter", "--lora_rank", "0")
     assert "no adapter_config.json there" in problem_of("--model", "base", f"{MODEL}.lora_adapter_path=base")
+    inside = problem_of("--init_from", "run", "--output_dir", "run")
+    assert "lies in the output folder run, where the new run goes; name another one with --output_dir" in inside
     (folder / "adapter" / "adapter_config.json").write_text('{"r": 8}')
     assert "does not name its model: give --model" in problem_of("--init_from", "adapter")
     (folder / "adapter" / "adapter_config.json").write_text("{")
@@ -118,6 +120,11 @@ def test_rounding_without_an_adapter_or_into_a_merged_model_is_refused(folder: P
     assert "it needs --lora_rank" in problem_of("--model", "base", "launcher.qlora=4")
     merged = problem_of("--model", "base", "--lora_rank", "8", "launcher.qlora=4")
     assert merged.endswith("set launcher.export.lora=adapter")
+
+
+def test_an_export_in_no_known_form_is_refused_before_training(folder: Path):
+    assert "is none of float32, bfloat16, float16" in problem_of("--model", "base", "launcher.export.dtype=fp8")
+    assert "is none of merge, adapter" in problem_of("--model", "base", "launcher.export.lora=both")
 
 
 def test_an_adapter_over_a_new_small_model_is_refused(folder: Path):

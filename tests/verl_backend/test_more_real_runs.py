@@ -132,7 +132,7 @@ def test_two_machines_train_one_model(in_folder: Path):
     actor = in_folder / "outputs" / "checkpoints" / "global_step_2" / "actor"
     assert len(list(actor.glob("model_world_size_2_rank_*.pt"))) == 2
     assert opened(in_folder / "outputs" / "checkpoints" / "final")
-    deadline = time.monotonic() + 60  # Ray's own last process takes a moment to notice
+    deadline = time.monotonic() + 180  # Ray's dashboard agent of a node that went takes over a minute to notice
     while verl_processes() and time.monotonic() < deadline:
         time.sleep(0.5)
     assert verl_processes() == []
