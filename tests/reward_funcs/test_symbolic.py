@@ -57,8 +57,6 @@ IN_A_DAEMON = """
 import multiprocessing, signal, sys, threading
 from tests.reward_funcs.test_symbolic import EXPECTED, verdicts
 
-pytestmark = pytest.mark.slow  # processes of its own
-
 def work(results):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=lambda: results.put(verdicts())).start()

@@ -16,11 +16,11 @@ from reward_funcs import RewardError, Sample, Score, build_reward, compute_score
 from reward_funcs.errors import Failed
 from reward_funcs.scoring import Scoring
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 FILE = """
 import asyncio, ctypes, os, re, signal, sys, threading, time
 import numpy as np
-
-pytestmark = pytest.mark.slow  # processes of its own
 
 class Odd(Exception):
     def __str__(self):
