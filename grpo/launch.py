@@ -18,6 +18,7 @@ from grpo.config import ConfigError, Settings, one_fix
 from grpo.defaults import TRAIN, VAL, fit_batch, share_batch
 from grpo.engine import Engine, Refusal, Result, Run, reward_arguments
 from grpo.model_rules import MODEL
+from grpo.prompt_lengths import short_enough
 from grpo.resolve import OUTPUT, RESUME, Resolved
 
 if TYPE_CHECKING:
@@ -123,12 +124,14 @@ def rehearse_reward(
 ) -> tuple[Reward | Combined, list[str]]:
     """The reward, once it has scored a few gold answers, and what was odd about that, for the user.
 
-    function: a reward given from Python. Raises RewardError.
+    function: a reward given from Python. Raises RewardError; for programs without a sandbox that holds, too.
     """
     from reward_funcs import Sample, build_reward
+    from reward_funcs.code_ready import refuse_code_without_jail
     from reward_funcs.rehearsal import short_check
 
     reward = build_reward(function=function, **reward_arguments(settings.config()))
+    refuse_code_without_jail(reward, (record.data_source for record in (*(data.train or []), *data.val)))
     samples = [
         Sample(record.data_source, "", record.ground_truth, {"index": index, **record.extra}, prompt=record.prompt)
         for index, record in enumerate(_one_of_each_source(data))
@@ -180,9 +183,12 @@ def make_run(resolved: Resolved, settings: Settings, **changes: Any) -> Run:
 def fit(resolved: Resolved, data: Data, engine: Engine) -> Settings:
     """The settings once the batch fits the data; what changed goes to the notes. Raises ConfigError."""
     settings = resolved.settings()
-    if data.prompts is not None:
-        gpus = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"] if engine.name == "verl" else 1
-        resolved.notes += fit_batch(resolved.draft, data.prompts, gpus=gpus)
+    if data.train is not None and engine.name == "verl":  # the other counts them with the model's own tokenizer
+        prompts, notes = short_enough(settings, data.train, data.val)
+        gpus = settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"]
+        resolved.notes += [*notes, *fit_batch(resolved.draft, prompts, gpus=gpus)]
+    elif data.prompts is not None:
+        resolved.notes += fit_batch(resolved.draft, data.prompts)
     return resolved.settings()
 
 
