@@ -1,6 +1,6 @@
-"""One training run of TRL's GRPOTrainer for bench/embedded.py, in TRL's own environment. Imports nothing of ours.
+"""One training run of TRL's GRPOTrainer for bench/compare.py, in TRL's own environment. Imports nothing of ours.
 
-    python bench/peer_trl.py SPEC.json      written by bench/embedded.py; the result goes to spec["result"]
+    python bench/peer_trl.py SPEC.json      written by bench/compare.py; the result goes to spec["result"]
 
 A step is timed from on_step_begin to on_step_end: sampling, reward, reference, update. Nothing is evaluated or saved.
 """
@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 # What a user may set. `plain` is TRL as it comes, but for fp32 (its default is bf16) and 8 prompts a step: 8 responses
 # at a time, activations recomputed. `fast` is the fastest found that also holds the least memory; bench/README.md says
-# what the others, tried with `bench/embedded.py --peers`, did.
+# what the others, tried with `bench/compare.py --peers`, did.
 ROWS64 = {"per_device_train_batch_size": 64, "gradient_checkpointing": False}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -53,15 +53,15 @@ def config_of(spec: dict[str, Any]) -> GRPOConfig:
     """TRL's settings for the shape, with those that have a name in SETTINGS over them."""
     own = SETTINGS[spec["settings"]]
     responses = spec["prompts"] * spec["n"]
-    rows = own.get("per_device_train_batch_size", 8)
+    rows = min(responses, own.get("per_device_train_batch_size", 8))
     return GRPOConfig(
-        **{"per_device_train_batch_size": rows} | own,
+        **own | {"per_device_train_batch_size": rows},
         gradient_accumulation_steps=responses // rows,
         output_dir=spec["scratch"],
         max_steps=spec["steps"],
         num_generations=spec["n"],
         max_completion_length=spec["response_tokens"],
-        generation_kwargs={"min_new_tokens": spec["response_tokens"]},
+        generation_kwargs={"min_new_tokens": spec["least_tokens"]},
         beta=spec["kl_coef"],
         learning_rate=spec["lr"],
         lr_scheduler_type="constant",

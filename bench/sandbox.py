@@ -31,8 +31,8 @@ from tests.reward_funcs.attacks import made
 from tests.reward_funcs.attacks.world import Case, descendants, read_cases, world
 
 HERE = Path(__file__).resolve().parent
-TRICKS = [*read_cases("tricks"), *made.TRICKS]
-HONEST = [*read_cases("honest"), *made.HONEST]
+TRICKS = [*read_cases("tricks"), *read_cases("more"), *made.TRICKS]
+HONEST = [*read_cases("honest"), *read_cases("more_honest"), *made.HONEST]
 REACHING = [*read_cases("escapes"), *read_cases("resources"), *made.RESOURCES]
 KINDS = {
     "stdio": ("print(2 * int(input()))\n", {"kind": "stdio", "cases": [{"stdin": "4\n", "stdout": "8\n"}]}),
@@ -131,7 +131,8 @@ def _soak(jail: str, count: int) -> dict[str, Any]:
     """A long run of honest programs with one attack in twenty; what it leaves."""
     rng = random.Random(7)
     honest = [case for case in HONEST if len(case.program) < 10_000 and "thread_stack" not in case.name]
-    attacks = [case for case in TRICKS if not case.name.startswith(("huge", "a_million", "ten_", "compiler"))]
+    short = [*read_cases("tricks"), *made.TRICKS]  # those that do not wait for their deadline
+    attacks = [case for case in short if not case.name.startswith(("huge", "a_million", "ten_", "compiler"))]
     samples = [rng.choice(attacks if n % 20 == 0 else honest) for n in range(count)]
 
     def wrong(case: Case) -> str | None:

@@ -1,4 +1,4 @@
-"""The reward of both sides of bench/embedded.py: the share of vowels, which is cheap and differs within a group.
+"""The reward of both sides of bench/compare.py: the share of vowels, which is cheap and differs within a group.
 
 It also keeps the time: with BENCH_CLOCK=FILE, every response scored in training leaves a line with the process's wall
 and CPU seconds so far and its peak memory in MiB.

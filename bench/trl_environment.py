@@ -42,4 +42,4 @@ def _torch_index() -> list[str]:
     sys.path.append(str(REPO / "requirements"))
     import install
 
-    return install._torch_index()
+    return install._options("embedded")

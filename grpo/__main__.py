@@ -105,6 +105,7 @@ def _launch(line: flags.CommandLine) -> int:
 def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
     """Say what would happen; reads the data, but no network and no torch. For verl it leaves scripts, else nothing."""
     from grpo import batches, final, launch, plan, repair
+    from grpo.memory import planning
 
     settings = resolved.settings()
     data = None if launch.on_hub(settings) else launch.read_data(settings)
@@ -129,6 +130,7 @@ def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
             no_effect=engine.no_effect(run),
             decided=engine.decided(run),
             command=engine.plan(run),
+            memory=planning.dry_run_lines(settings, engine.name),
             full=mode == "full",
         )
     )

@@ -34,6 +34,7 @@ class Run:
     records:    prompts made during training (from Python only), as data_prep.convert.load_rows gives those of a file;
                 then `train` is None
     reward:     a reward given as a callable (from Python only)
+    algorithm:  what it is called ("grpo", "gspo", "drgrpo"), for the summary and the report; None = the estimator
     recipe:     name of the recipe(s) in use, for summary.json ("demo", "demo + drgrpo"); None without one
     resume:     go on from the newest good checkpoint in output_dir (from the start where there is none)
     passthrough: dotted key -> the Hydra override, verbatim ("++a.b=1", "~a.b"), for keys that only verl knows
@@ -47,6 +48,7 @@ class Run:
     command: str = "./train.sh"
     records: Iterable[Mapping[str, Any]] | None = None
     reward: Callable[..., Any] | None = None
+    algorithm: str | None = None
     recipe: str | None = None
     resume: bool = False
     passthrough: Mapping[str, str] = field(default_factory=dict)

@@ -60,7 +60,8 @@ def places(result: Result) -> list[str]:
     """Where the results are, from the folder one stands in."""
     model = Path(result.checkpoint)
     saved = model.parent / f"global_step_{result.summary.get('steps')}"
-    rows = [("model", model), ("state", saved if saved.is_dir() else None), ("report", result.report)]
+    best = model.parent / "best" if result.summary.get("best") else None
+    rows = [("model", model), ("best", best), ("state", saved if saved.is_dir() else None), ("report", result.report)]
     return [f"{name:<10}{near(path)}" for name, path in rows if path is not None]
 
 

@@ -23,6 +23,10 @@ REWARD_NAME = "reward.custom_reward_function.name"
 
 # Sub-command -> what it does. grpo/commands/NAME.py holds each one.
 COMMANDS = {
+    "plan": {
+        "en": "--model X --n_gpus N ...: memory of each phase, what saves it, how long a step takes; trains nothing",
+        "zh": "--model X --n_gpus N ...：各阶段的显存、如何节省显存、每步耗时；不训练",
+    },
     "check": {
         "en": "--data FILE ...: try the reward on the data, before training; takes the words of a training command",
         "zh": "--data FILE ...：训练前用数据检验奖励函数；参数与训练命令相同",
@@ -47,6 +51,10 @@ COMMANDS = {
         "en": "--data DEMOS [--flag VALUE] ...: supervised training on demonstrations, before GRPO",
         "zh": "--data 示范数据 [--flag 值] ...：GRPO 之前的监督微调",
     },
+    "eval": {
+        "en": "--model A --model B --data FILE [-k 8]: models side by side: accuracy, pass@k, maj@k, with intervals",
+        "zh": "--model A --model B --data FILE [-k 8]：并排评估模型：准确率、pass@k、maj@k 及其置信区间",
+    },
     "chat": {
         "en": "--model FOLDER [--base MODEL]: talk to what was trained, beside the base model",
         "zh": "--model 目录 [--base 模型]：与训练好的模型对话，可与基座模型并排",
@@ -56,8 +64,8 @@ COMMANDS = {
         "zh": "--engine verl [--device cpu]：建立 verl 的环境并检查本机",
     },
     "export": {
-        "en": "--from global_step_N: turn a checkpoint of verl into a Hugging Face folder",
-        "zh": "--from global_step_N：把 verl 的检查点导出为 Hugging Face 目录",
+        "en": "--from global_step_N [--lora merge|adapter] [--dtype bf16]: a checkpoint as a Hugging Face folder",
+        "zh": "--from global_step_N [--lora merge|adapter] [--dtype bf16]：把检查点导出为 Hugging Face 目录",
     },
     "convert-config": {
         "en": "FILE: a run file of verl, TRL, ms-swift, OpenRLHF or PaddleNLP as a command of ours",

@@ -18,6 +18,7 @@ from grpo.config import ConfigError, Settings, one_fix
 from grpo.defaults import TRAIN, VAL, fit_batch, share_batch
 from grpo.engine import Engine, Refusal, Result, Run, reward_arguments
 from grpo.model_rules import MODEL
+from grpo.presets import algorithm_name
 from grpo.prompt_lengths import short_enough
 from grpo.resolve import OUTPUT, RESUME, Resolved
 
@@ -174,6 +175,7 @@ def make_run(resolved: Resolved, settings: Settings, **changes: Any) -> Run:
         train=folder / "data" / "train.parquet",
         val=folder / "data" / "val.parquet",
         command=resolved.command,
+        algorithm=algorithm_name(settings),
         recipe=resolved.recipe,
         passthrough=settings.passthrough,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ RANK, ALPHA, TARGETS, ADAPTER = (
     f"{PART}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules", "lora_adapter_path")
 )
 RATE, QLORA = "actor_rollout_ref.actor.optim.lr", "launcher.qlora"
+HALVES = "launcher.encoder_decoder"
 EXPORT = {
     "launcher.export.dtype": ("float32", "bfloat16", "float16"),
     "launcher.export.lora": ("merge", "adapter"),
@@ -24,11 +26,17 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 def model_problems(settings: Settings) -> Iterator[str]:
     """What cannot be, one line each."""
     yield from _model(settings)
+    yield from _encoder(settings)
     yield from _lora(settings)
 
 
 def model_warnings(settings: Settings) -> Iterator[str]:
     """What runs, but hardly as meant; one line each."""
+    if settings[HALVES] and not settings["launcher.sft.steps"]:
+        yield (
+            f"{_said(settings, HALVES)}: the decoder's attention to the encoder is new, and knows nothing of the "
+            "prompt yet: show it answers first, --sft_warmup N --sft_data FILE"
+        )
     if not settings[RANK]:
         for key in (ALPHA, TARGETS):
             if settings.by_user(key):
@@ -79,6 +87,36 @@ def _model(settings: Settings) -> Iterator[str]:
         yield f"{MODEL}={model} ({origin}) {why}"
     elif settings[TOKENIZER] is None and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         yield f"{MODEL}={model} ({origin}) has no tokenizer; name one with {TOKENIZER}=PATH"
+
+
+def _encoder(settings: Settings) -> Iterator[str]:
+    """Of models with an encoder and a decoder."""
+    if settings[HALVES] and settings[MODEL] == "scratch":
+        yield f"{_said(settings, HALVES)}: take launcher.scratch.architecture=t5 for a new model of that kind"
+    if settings[HALVES] and (settings[RANK] or settings[QLORA]):
+        yield (
+            f"{_said(settings, HALVES)}: the decoder's attention to the encoder is new and has to be trained as a "
+            f"whole; leave {RANK if settings[RANK] else QLORA} out"
+        )
+    system = "launcher.data.system"
+    if settings[system] and settings[TEMPLATE] is None and _reads_one_text(Path(str(settings[MODEL])).expanduser()):
+        yield (
+            f"{_said(settings, system)}: {settings[MODEL]} has an encoder and no chat template, and so no place for a "
+            "system prompt; put it into the prompts, or give --prompt_template"
+        )
+
+
+def _reads_one_text(folder: Path) -> bool:
+    """Whether the folder's files say that it has an encoder and no chat template."""
+    if (folder / "chat_template.jinja").is_file():
+        return False
+    try:
+        model, tokenizer = (
+            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+        )
+    except (OSError, ValueError):  # what is missing or broken is said elsewhere
+        return False
+    return bool(model.get("is_encoder_decoder")) and not tokenizer.get("chat_template")
 
 
 def _lora(settings: Settings) -> Iterator[str]:

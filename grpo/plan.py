@@ -37,9 +37,13 @@ def render(
     no_effect: Sequence[str],
     command: Sequence[str],
     decided: Sequence[tuple[str, Any, str]] = (),
+    memory: Sequence[str] = (),
     full: bool = False,
 ) -> str:
-    """The text of --dry_run (full: of --dry_run=full). decided: (key, value, origin) of what the engine sets itself."""
+    """The text of --dry_run (full: of --dry_run=full). decided: (key, value, origin) of what the engine sets itself.
+
+    memory: the table of grpo/memory/planning.py.
+    """
     keys = list(settings.values) if full else settings.changed()
     title = "Every value" if full else "Values that differ from the default"
     sections = [
@@ -47,6 +51,7 @@ def render(
         ("For verl alone", [f"{text}  {settings.origins[key]}" for key, text in settings.passthrough.items()]),
         (f"Set for {engine} by the launcher", aligned(decided, cut=not full)),
         ("Batches", arithmetic_lines(settings, numbers)),
+        ("Memory", list(memory)),
         (f"No effect on the {engine} engine", table_of_unused(settings, no_effect)),
         ("Would run", list(command)),
     ]

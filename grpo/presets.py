@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from grpo.config import ConfigError, read_recipe, recipe_files
+from grpo.config import ConfigError, Settings, read_recipe, recipe_files
 from grpo.flags import nearest
+from grpo.values import defaults
 
 _ACTOR = "actor_rollout_ref.actor"
 # The keys that make an algorithm, and beginnings of such keys.
@@ -19,12 +20,34 @@ KEYS = (
     *("launcher.adv_std", "launcher.clip_range_score", "launcher.normalize_", "launcher.mask_truncated"),
     *("launcher.pg_loss_coef", "launcher.update_", "launcher.ref_mixup"),
 )
+_ESTIMATOR, _MODE, _BY_STD, _AGGREGATION = _DECISIVE = (
+    *("algorithm.adv_estimator", f"{_ACTOR}.policy_loss.loss_mode", "algorithm.norm_adv_by_std_in_grpo"),
+    f"{_ACTOR}.loss_agg_mode",
+)
 
 
 @cache
 def algorithms() -> tuple[str, ...]:
     """Names for --algorithm."""
     return tuple(path.stem for path in recipe_files() if all(key.startswith(KEYS) for key in read_recipe(path.stem)))
+
+
+def algorithm_name(settings: Settings) -> str:
+    """What the run's algorithm is called: by --algorithm or a recipe, as long as what makes it that is unchanged; else
+    by its estimator and, where that is another one than GRPO's, its loss."""
+    origins = dict.fromkeys(settings.origins.values())
+    for sort in ("flag --algorithm ", "recipe "):
+        named = [origin.removeprefix(sort) for origin in origins if origin.startswith(sort)]
+        for name in [name for name in named if name in algorithms()]:
+            wanted = {key: defaults()[key] for key in _DECISIVE} | read_recipe(name)
+            if all(settings[key] == wanted[key] for key in _DECISIVE):
+                return name
+    estimator, mode = settings[_ESTIMATOR], settings[_MODE]
+    if estimator == "grpo" and not settings[_BY_STD] and settings[_AGGREGATION] == "seq-mean-token-sum-norm":
+        estimator = "drgrpo"
+    if mode in ("vanilla", estimator):
+        return estimator
+    return mode if estimator == "grpo" else f"{estimator} + {mode}"
 
 
 def read_algorithm(name: str) -> dict[str, Any]:

@@ -47,7 +47,8 @@ CHOICES = {
     "trainer.device": ("auto", "cpu", "cuda", "mps"),
     "launcher.engine": ("auto", "embedded", "verl"),
     "launcher.dtype": ("auto", "float32", "bfloat16"),
-    "launcher.scratch.vocabulary": ("bytes", "characters"),
+    "launcher.scratch.architecture": ("qwen2", "t5"),
+    "launcher.scratch.vocabulary": ("bytes", "characters", "words"),
 }
 # What people write for a choice that has another name here.
 MEANT = {"gpu": "cuda", "bf16": "bfloat16", "fp32": "float32"}
@@ -119,6 +120,7 @@ def check(settings: Settings, *, own_reward: bool = False) -> None:
         *_data(settings, has_reward),
         *_optimizer(settings),
         *model_problems(settings),
+        *_best(settings),
         *_warm_up(settings),
     ]
     if problems:
@@ -251,6 +253,14 @@ def _optimizer(settings: Settings) -> Iterator[str]:
     for name in settings[contents]:
         if name not in ("model", "optimizer", "extra", "hf_model"):
             yield f"{contents} ({settings.origins[contents]}): {name} is none of model, optimizer, extra, hf_model"
+
+
+def _best(settings: Settings) -> Iterator[Problem]:
+    key, metrics = "launcher.save_best", ("val_accuracy", "val_reward_mean")
+    if settings[key] not in (None, *metrics):
+        near = nearest(str(settings[key]), metrics)
+        hint = f"; did you mean {near}?" if near else ""
+        yield f"{said(settings, key)} is none of {', '.join(metrics)}{hint}", {key: near} if near else {}
 
 
 def _warm_up(settings: Settings) -> Iterator[str]:

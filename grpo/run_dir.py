@@ -235,6 +235,8 @@ def differences(
 ) -> list[str]:
     """`KEY was A and is B` for each value and each fingerprint that can change the result."""
     free = FREE_TO_CHANGE | (old_prints.keys() & new_prints.keys())
+    if new_prints.get("launcher.engine") == "embedded":  # its processes share a step; verl's checkpoints are in shards
+        free |= {"trainer.n_gpus_per_node"}
     rows = []
     for before, now, skipped in ((old, new, free), (old_prints, new_prints, frozenset())):
         for key in sorted((before.keys() | now.keys()) - skipped):

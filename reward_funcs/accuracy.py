@@ -41,7 +41,6 @@ def code(
     partial: str | None = None,
     jail: str | None = None,
     url: str | None = None,
-    unsafe: str | None = None,
     timeout: str | None = None,
     memory: str | None = None,
     processes: str | None = None,
@@ -52,32 +51,33 @@ def code(
     """1.0 when the program in the response passes all tests of the ground truth, else 0.0; best value 1.
 
     The part `pass_rate` is the share that passes, which partial=true pays. The other options, and what they are when
-    not given, stand in code_options.py and sandbox/limits.py. What could not be judged is a failed call.
+    not given here nor in CODE_REWARD, stand in code_options.py and sandbox/limits.py. What could not be judged is a
+    failed call.
     """
+    from reward_funcs.code_options import code_options
     from reward_funcs.code_score import code_score
 
-    options = _code_options(partial, jail, url, unsafe, timeout, memory, processes, output, result, disk)
+    options = _code_options(code_options(), partial, jail, url, timeout, memory, processes, output, result, disk)
     return code_score(sample.solution, sample.ground_truth, sample.extra_info, options=options)
 
 
-_CODE_OPTIONS = ("partial", "jail", "url", "unsafe", "timeout", "memory", "processes", "output", "result", "disk")
+_CODE_OPTIONS = ("partial", "jail", "url", "timeout", "memory", "processes", "output", "result", "disk")
 
 
 @lru_cache(maxsize=8)
-def _code_options(*values: str | None) -> Any:
+def _code_options(base: Any, *values: str | None) -> Any:
     from reward_funcs.code_options import read_options
 
     given = zip(_CODE_OPTIONS, values, strict=True)
-    return read_options({name: value for name, value in given if value is not None})
+    return read_options({name: value for name, value in given if value is not None}, base)
 
 
 def _check_code(**given: str) -> None:
     """Refuse before training what cannot be run: a wrong option, or no jail on this machine."""
-    from reward_funcs.code_score import chosen_jail
+    from reward_funcs.code_options import code_options
+    from reward_funcs.code_score import refuse_without_jail
 
-    options = _code_options(*map(given.get, _CODE_OPTIONS))
-    if options.url is None:
-        chosen_jail(options)
+    refuse_without_jail(_code_options(code_options(), *map(given.get, _CODE_OPTIONS)))
 
 
 def _algebra(**_: Any) -> list[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reward_funcs.code_options import code_options, set_code_options
+from reward_funcs.code_options import run_without_jail
 from reward_funcs.combined import Combined
 from reward_funcs.errors import RewardError
 from reward_funcs.loader import load_reward
@@ -37,10 +36,9 @@ def build_reward(
     file:     --reward_func: FILE or FILE:NAME; beside names it is one more of them, the last
     function: given from Python, in place of a file
     max_response_length: tokens; what `max_len` of a reward is when nobody says
-    unsafe_code_exec: from now on this process runs model-written code without a jail
+    unsafe_code_exec: from now on this process and its workers run model-written code without a jail; False: with one
     """
-    if unsafe_code_exec:
-        set_code_options(replace(code_options(), unsafe=True))
+    run_without_jail(unsafe_code_exec)
     registered = load_plugins(plugins)
     specs = read_specs(names) if names else []
     own = None

@@ -1,6 +1,7 @@
 """The options of the code reward, and where they come from: a caller, `set_code_options`, or the environment.
 
 The environment variable CODE_REWARD ("partial=true,timeout=10") reaches workers in other processes; it is read once.
+Running without a jail is none of these: only `--unsafe_code_exec` says so, through `run_without_jail`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from reward_funcs.errors import RewardError
@@ -32,24 +33,26 @@ class CodeOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-_NAMES = ("partial", "jail", "url", "unsafe", *(limit.name for limit in fields(Limits)))
+_NAMES = ("partial", "jail", "url", *(limit.name for limit in fields(Limits)))
 _set: CodeOptions | None = None
+_without_jail = False
 
 
-def read_options(given: Mapping[str, Any]) -> CodeOptions:
-    """Options from names and values, which may be text. RewardError names an unknown or impossible one."""
+def read_options(given: Mapping[str, Any], base: CodeOptions | None = None) -> CodeOptions:
+    """`base` with names and values, which may be text, on top. RewardError names an unknown or impossible one."""
+    base = base or CodeOptions()
     limits: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _NAMES:
             raise RewardError(f"code: no option {name[:40]!r}; there are {', '.join(_NAMES)}")
-        if name in ("partial", "unsafe"):
+        if name == "partial":
             others[name] = _yes_or_no(name, value)
         elif name in ("jail", "url"):
             others[name] = value
         else:
             limits[name] = as_limit(name, value)
-    options = CodeOptions(**others, limits=Limits(**limits))
+    options = replace(base, **others, limits=replace(base.limits, **limits))
     if options.jail not in _JAILS:
         raise RewardError(f"code: jail={str(options.jail)[:40]!r}; it is one of {', '.join(_JAILS)}")
     if options.url is not None and not str(options.url).startswith(("http://", "https://")):
@@ -63,9 +66,16 @@ def set_code_options(options: CodeOptions | None) -> None:
     _set = options
 
 
+def run_without_jail(allowed: bool) -> None:
+    """`--unsafe_code_exec`: whether this process, from now on, runs programs with no more than limits."""
+    global _without_jail
+    _without_jail = allowed
+
+
 def code_options() -> CodeOptions:
-    """Those that were set, else the environment's, else the defaults."""
-    return _set or _from_environment(os.environ.get(ENVIRONMENT, ""))
+    """Those that were set, else the environment's, else the defaults; unsafe where the user said so."""
+    options = _set or _from_environment(os.environ.get(ENVIRONMENT, ""))
+    return replace(options, unsafe=True) if _without_jail else options
 
 
 @functools.lru_cache(maxsize=8)

@@ -70,6 +70,12 @@ def chosen_jail(options: CodeOptions) -> str:
     return usable_jail(JAILS if options.jail == "auto" else (options.jail,))
 
 
+def refuse_without_jail(options: CodeOptions) -> None:
+    """Raises SandboxError when programs could neither be run here nor sent to a server, and nobody allowed it so."""
+    if options.url is None:
+        chosen_jail(options)
+
+
 Verdict = tuple[int, int, bool]  # tests passed, tests, and whether nothing failed beside them
 
 

@@ -32,6 +32,8 @@ _RENAMED = {
     **dict.fromkeys(["ne", "neq"], r"\ne "),
     **dict.fromkeys(["emptyset", "varnothing"], r"\emptyset "),
     **dict.fromkeys(["degree", "degrees", "textdegree", "circ"], "°"),
+    **dict.fromkeys(["langle"], "("),
+    **dict.fromkeys(["rangle"], ")"),
     **dict.fromkeys(["lbrace"], SET_OPEN),
     **dict.fromkeys(["rbrace"], SET_CLOSE),
     **dict.fromkeys(["textdollar", "dollar"], "$"),
@@ -67,7 +69,17 @@ _FRACTIONS = [
 ]
 _ROW_BREAK = re.compile(r"\\\\(?:\[[^\]]{0,9}\])?")
 _COMMA_IN_A_NUMBER = re.compile(r" ?\{ ?, ?\} ?|,\s?\\!\s?")  # 14{,}916 and 14,\!916
+_ROOT = re.compile(r"\\sqrt ?\(([^()]{1,60})\)")  # √(2)
 _BOLD = re.compile(r"(?<!\w)\*\*([^*]{1,200})\*\*(?!\w)|(?<!\w)__([^_]{1,200})__(?!\w)")
+_ENDLESS = re.compile(r"\.\.\.|…|\\[lc]?dot|[0-9.]\(")
+_REPEATS = [  # 0.333..., 0.1\dot{6}, 0.\dot{1}4\dot{2} and 0.(3): decimals without an end
+    re.compile(
+        r"(?<=\.)(?P<head>[0-9]{0,20}?)(?:(?P<one>[0-9])(?P=one){2,40}|(?P<some>[0-9]{2,12})(?P=some){1,20})[0-9]{0,11}?"
+        r"(?:\.\.\.|…|\\[lc]?dots)"
+    ),
+    re.compile(r"(?<=\.)(?P<head>[0-9]{0,20})\\dot ?\{?(?P<one>[0-9])\}?(?P<some>(?:[0-9]{0,20}\\dot ?\{?[0-9]\}?)?)"),
+    re.compile(r"(?<=[0-9]\.)(?P<head>[0-9]{0,20})(?P<one>\()(?P<some>[0-9]{1,20})\)"),
+]
 _ENDS = " \t\n.,;:?。；'\"`*_"
 _STARTS = _ENDS.replace(".", "")  # .5 is a number
 _BRACED_TOKEN = re.compile(r"\{([0-9A-Za-z])\}")
@@ -76,6 +88,14 @@ _QUOTIENT = re.compile(r"(-?)([^/+\-=<>,()]{1,60}|\([^/()]{1,60}\))/([0-9]{1,9}|
 _NEGATIVE_FRACTION = re.compile(r"\\frac\{-([^{}+\-]{1,60})\}|\\frac-([0-9A-Za-z])")
 _GREATER = re.compile(r"([^<>=]{1,200}?)(>|\\ge(?![a-z]))([^<>=]{1,200})")
 _WORD = re.compile(r"[A-Za-z ]{2,}")
+_PLURAL = re.compile(r"(?<=[a-z]{4})(?<!s)s$")
+_ARTICLE = re.compile(r"(?:an?|the) (?=[a-z]{3})")
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:inf|infinity)(?![A-Za-z])")
+_EMPTY_SETS = {SET_OPEN + SET_CLOSE, f"{SET_OPEN} {SET_CLOSE}", "empty set", "the empty set", "空集"}
+_ALL_REALS = {"R", r"\R", "all real numbers", "all reals", "real numbers", r"x \in R", r"x \in \R"}
+_SUCH_THAT = re.compile(rf"{SET_OPEN} ?([A-Za-z]) ?(?::|\||\\mid(?![a-z]))")
+_CLOCK = re.compile(r"([0-9]{1,2}) ?: ?([0-9]{2}) ?([AaPp])\.? ?[Mm]\.?")
+_BASE = re.compile(r"_\{ ?\(([0-9]{1,2})\) ?\}")
 
 
 def tidy(text: str) -> str:
@@ -85,10 +105,15 @@ def tidy(text: str) -> str:
     """
     if len(text) > ANSWER_LIMIT:
         return ""
+    if text.isascii() and text.isalnum():  # nothing to tidy, and most words and numbers are so
+        return text
     text = _COMMA_IN_A_NUMBER.sub(",", _BOLD.sub(r" \1\2 ", text))
+    if "." in text and _ENDLESS.search(text):
+        for pattern in _REPEATS:
+            text = pattern.sub(_overlined, text)
     if "\\" in text:
         text = _latex(text)
-    text = _SIGN.sub(lambda sign: _SIGNS[sign.group()], text)
+    text = _ROOT.sub(r"\\sqrt{\1}", _SIGN.sub(lambda sign: _SIGNS[sign.group()], text))
     if text.count("$") % 2 == 0:  # in pairs they delimit mathematics; a single one is a currency
         text = text.replace("$", " ")
     text = text.replace(_CURRENCY, "$")
@@ -96,9 +121,16 @@ def tidy(text: str) -> str:
     return " ".join(text.split()).rstrip(_ENDS).lstrip(_STARTS)
 
 
+def _overlined(match: re.Match[str]) -> str:
+    r"""A decimal without an end as LaTeX has it: its head, then \overline{the digits that come again}."""
+    digits = re.sub("[^0-9]", "", (match["one"] or "") + (match["some"] or ""))
+    return rf"{match['head']}\overline{{{digits}}}"
+
+
 def _latex(text: str) -> str:
     if r"\begin" not in text:  # one backslash too many, as JSON escaped twice leaves it
         text = re.sub(r"\\\\(?=[A-Za-z{}$%])", r"\\", text)
+    text = re.sub(r"\\q?quad(?=[A-Za-z])", r"\\quad ", text)  # \quadx: a space that was lost
     text = _ROW_BREAK.sub(f" {ROW} ", text)
     text = re.sub(r"\\(?:left|right) ?\.", " ", text)
     text = _ESCAPE.sub(lambda escape: _ESCAPED[escape.group()], text)
@@ -117,18 +149,25 @@ def canonical(tidied: str) -> str:
 
     A space between digits stays, or `2 3` would become 23.
     """
-    if _WORD.fullmatch(tidied) and not (tidied.isupper() and len(tidied) < 4):  # AB is a line, ab a product
-        return tidied.casefold()
-    text = tidied
+    if tidied.lower() in _EMPTY_SETS:
+        return r"\emptyset"
+    if tidied in _ALL_REALS:
+        return r"(-\infty,\infty)"
+    is_name = tidied.isupper() and len(tidied) < 4  # AB is a line, ab a product
+    if _WORD.fullmatch(tidied) and not is_name and not _INFINITY.fullmatch(tidied):
+        return _PLURAL.sub("", _ARTICLE.sub("", tidied.casefold()))
+    if match := _CLOCK.fullmatch(tidied):
+        return f"{match[1]}:{match[2]}{match[3].lower()}m"
+    text = _SUCH_THAT.sub(rf"{SET_OPEN}\1|", tidied)
     if (match := _GREATER.fullmatch(text)) and not re.search(r"\\[lgn]e(?![a-z])", match[1] + match[3]):
         text = match[3] + ("<" if match[2] == ">" else r" \le ") + match[1]  # one way to write 5 < x and x > 5
     text = _SPACE.sub("", text)
     text = text.replace(r"+\infty", r"\infty").replace("+inf", "inf")
-    text = re.sub(r"(?<![A-Za-z\\])(?:inf|infinity)(?![A-Za-z])", r"\\infty", text)
+    text = _INFINITY.sub(r"\\infty", text)
     if match := _QUOTIENT.fullmatch(text):
         top = match[2].removeprefix("(").removesuffix(")")
         text = rf"{match[1]}\frac{{{top}}}{{{match[3]}}}"
-    text = _BRACED_TOKEN.sub(r"\1", text)
+    text = _BRACED_TOKEN.sub(r"\1", _BASE.sub(r"_{\1}", text))
     text = _NEGATIVE_FRACTION.sub(lambda m: rf"-\frac{{{m[1]}}}" if m[1] else rf"-\frac{m[2]}", text)
     text = re.sub(r"\*(?=[A-Za-z(\\])", "", text)
     return text.removeprefix("+")

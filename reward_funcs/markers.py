@@ -25,12 +25,13 @@ _LINK = r"[*_\"']{0,3} {0,3}(?:\bis\b|\bare\b|\bequals\b|\bwould be\b|\bshould b
 _PHRASE = re.compile(
     rf"(?:\banswers?|\bcorrect (?:option|choice))\b(?:[*_]{{0,3}} (?:to|of|for|in) [^\n.:=?]{{0,40}}?)?{_LINK}"
     r"|^ {0,4}[*_]{0,3}(?-i:A)[*_]{0,3} ?:[*_]{0,3}"
-    r"|(?:答案|结果)[^\n。:=是为]{0,8}(?:是|为|等于|[:=])[*_]{0,3} ?:?|故选 ?:?|(?<!解)答[*_]{0,3} ?:",
+    r"|(?:答案|结果)[^\n。:=是为]{0,8}(?:是|为|等于|[:=])[*_]{0,3} ?:?|(?:故|所以|因此|应|应该)选(?:择|项)? ?:?"
+    r"|(?<!解)答[*_]{0,3} ?:",
     re.IGNORECASE | re.MULTILINE,
 )
 _FINAL = re.compile(r"final |最终|最后", re.IGNORECASE)
 _MOST_PHRASES = 20  # the last ones; what an earlier one announced has been said again since
-_ONLY_MARKUP = re.compile(r"(?:[\s*_:>]|- |\\[\[(](?=\s)|\$\$?(?=\s)|```\w{0,9}\n)*")
+_ONLY_MARKUP = re.compile(r"(?:\n {0,8}- |[\s*_:>]|\\[\[(](?=\s)|\$\$?(?=\s)|```\w{0,9}\n)*")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def _box_before(text: str, end: int) -> tuple[int, str, int] | None:
 
 def last_tag(text: str) -> Mark | None:
     """The last `<answer>...</answer>`; one at the very end may lack its closing tag (a stop string takes it)."""
+    if "<" not in text:
+        return None
     openings = deque(_OPENING_TAG.finditer(text), maxlen=1)
     if not openings:
         return None
@@ -104,12 +107,19 @@ def last_tag(text: str) -> Mark | None:
 
 def phrases(text: str) -> list[Phrase]:
     """The phrases that announce an answer, last first."""
+    if text.isascii() and not ("A" in text and ":" in text):  # what the pattern needs; looking for that is cheaper
+        lower = text.lower()
+        if "answer" not in lower and "correct" not in lower:
+            return []
     found = []
     for match in reversed(deque(_PHRASE.finditer(text), maxlen=_MOST_PHRASES)):
         begin = _ONLY_MARKUP.match(text, match.end())
         start = begin.end() if begin else match.end()
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
+        line = text[start:end][:ANSWER_LIMIT]
+        if "$" in text[match.end() : start] and line.count("$") % 2:  # the one that opened is gone
+            line = line.rstrip(" .").removesuffix("$")
         final = bool(_FINAL.search(text, max(0, match.start() - 8), match.start() + 4))
-        found.append(Phrase(match.start(), final, text[start:end][:ANSWER_LIMIT], not text[end:].strip()))
+        found.append(Phrase(match.start(), final, line, not text[end:].strip()))
     return found

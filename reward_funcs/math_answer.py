@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 
 from reward_funcs.latex import tidy
-from reward_funcs.markers import Mark, last_box, last_tag, phrases
+from reward_funcs.markers import Mark, Phrase, last_box, last_tag, phrases
 from reward_funcs.numerals import read_number
 from reward_funcs.plain_text import ANSWER_LIMIT, spoken
+from reward_funcs.units import measure_at
 
 _CALCULATOR = re.compile(r"<<[^<>\n]{0,200}>>")  # GSM8K's annotations, <<3*6=18>>18
 _HASHES = re.compile(r"#### ?([^\n]{1,200})")
@@ -38,6 +40,10 @@ _CHANGED_BY_WHAT_FOLLOWS = re.compile(
     r"| ?(?:squared|cubed|factorial|pi)\b|[个元米年天岁]?[半多]",
     re.IGNORECASE,
 )
+_DENIED = re.compile(r"(?:not|never|cannot|neither|\w+n't)|.*(?:不是|不等于|并非|非)", re.IGNORECASE)
+_COMPARED = re.compile(r"\b(?:than|between \S{1,40} and)$", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]{1,9},[0-9]{1,2}")
+_SCALE = re.compile(r" ?(?:hundred|thousand|million|billion|dozen|percent|%|[百千万亿])+", re.IGNORECASE)
 _OPERATORS = set("+*/^×÷=<>")
 _EDGES = " '\"`*_()[]<>,;:!?.。、"
 
@@ -45,10 +51,11 @@ _EDGES = " '\"`*_()[]<>,;:!?.。、"
 def final_answer(response: str) -> str:
     """The answer in `response`, as written there; "" when it gives none. Linear in its length."""
     text = _CALCULATOR.sub("", spoken(response))
-    formal = _formal(text)
+    announced = phrases(text)
+    formal = _formal(text, announced)
     if formal is not None:
         return formal
-    for phrase in phrases(text):
+    for phrase in announced:
         said = _stated(phrase.line, is_last=phrase.last)
         if said is not None:
             return said
@@ -58,16 +65,17 @@ def final_answer(response: str) -> str:
 def announced_answer(truth: str) -> str:
     """The answer in a ground truth: what a mark announces (`#### 18` below a whole solution), else all of it."""
     text = _CALCULATOR.sub("", spoken(truth))
-    formal = _formal(text)
+    announced = phrases(text)
+    formal = _formal(text, announced)
     if formal is not None:
         return formal
-    for phrase in phrases(text):
+    for phrase in announced:
         return _stated(phrase.line, is_last=True) or phrase.line
     return text.strip()
 
 
-def _formal(text: str) -> str | None:
-    marks = [mark for mark in (last_box(text), last_tag(text), _last_hashes(text), _final_phrase(text)) if mark]
+def _formal(text: str, announced: Sequence[Phrase]) -> str | None:
+    marks = [mark for mark in (last_box(text), last_tag(text), _last_hashes(text), _final_phrase(announced)) if mark]
     if not marks:
         return None
     start, content = max(marks)
@@ -75,9 +83,9 @@ def _formal(text: str) -> str | None:
     return _stated(content.strip(), is_last=True) or "" if is_tag else content.strip()
 
 
-def _final_phrase(text: str) -> Mark | None:
+def _final_phrase(announced: Sequence[Phrase]) -> Mark | None:
     """The last "final answer is", if a number or a formula follows at once."""
-    for phrase in phrases(text):
+    for phrase in announced:
         if phrase.final:
             said = _stated(phrase.line, is_last=False)
             return (phrase.start, said) if said and (_is_number(said) or _last_mathematics(phrase.line)) else None
@@ -170,18 +178,24 @@ def _last_number(text: str) -> str:
     if last is None:
         return ""
     behind = window[tokens[last][0] + len(tokens[last][1]) :]
-    scale = re.match(r" ?(?:hundred|thousand|million|billion|dozen|percent|%|[百千万亿])+", behind, re.IGNORECASE)
+    scale = _SCALE.match(behind)
     for width in (3, 2, 1):
         parts = [token for _, token in tokens[max(0, last - width + 1) : last + 1]]
-        number = tidy(" ".join(parts).rpartition("=")[2]).rstrip(_EDGES).lstrip(_EDGES.replace(".", ""))
+        written = " ".join(parts)
+        if width > 1 and not any(c in written for c in "/^÷\\"):
+            continue
+        number = tidy(written.rpartition("=")[2]).rstrip(_EDGES).lstrip(_EDGES.replace(".", ""))
         if len(parts) < width or (width > 1 and (not set(number) & set("/^") or parts[0] in "+-")):
             continue
         number += scale.group() if scale else ""
+        number += measure_at(behind[scale.end() if scale else 0 :])
         first = max(0, last - width + 1)
-        before = [token for _, token in tokens[max(0, first - 2) : first]]
+        before = [token for _, token in tokens[max(0, first - 3) : first]]
         if _ALTERNATIVE.search(window[max(0, tokens[first][0] - 3) : tokens[first][0]]):
             return ""
-        if _is_number(number) and not _belongs_to_more(before, "=" in " ".join(parts), behind):
+        if (_is_number(number) or _DECIMAL_COMMA.fullmatch(number)) and not _belongs_to_more(
+            before, "=" in written, behind
+        ):
             return number
     return ""
 
@@ -195,10 +209,14 @@ def _belongs_to_more(before: list[str], after_equals: bool, behind: str) -> bool
         return True
     if after_equals:
         return bool(behind.lstrip()) and behind.lstrip()[0] in _OPERATORS
-    if any(_ALTERNATIVE.fullmatch(token.strip(_EDGES)) for token in before):
+    if before and _COMPARED.search(" ".join(before)):
+        return True
+    if any(
+        _ALTERNATIVE.fullmatch(token.strip(_EDGES)) or _DENIED.fullmatch(token.strip(_EDGES)) for token in before[-2:]
+    ):
         return True
     if before and before[-1] in _OPERATORS - {"="}:
         return True
-    if len(before) == 2 and before[-1] == "-" and (len(before[0]) == 1 or before[0][-1:].isdigit()):
+    if len(before) > 1 and before[-1] == "-" and (len(before[-2]) == 1 or before[-2][-1:].isdigit()):
         return True
     return bool(behind.lstrip()) and behind.lstrip()[0] in _OPERATORS - {"<", "*"}

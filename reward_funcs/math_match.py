@@ -20,6 +20,10 @@ from reward_funcs.units import unit_name
 _DEEPEST = 4  # brackets in brackets; deeper ones are compared as text
 _MOST_UNORDERED = 24  # elements; a longer list is compared as sorted text
 _DECIMAL_COMMA = re.compile(r"([+-]?[0-9]{1,300}),([0-9]{1,300})")
+_CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\( ?([A-J]) ?\)|([A-J])(?=[).:]|$))[).:]?(?: (?P<rest>.{1,200}))?")
+_MORE_CHOICES = re.compile(r"\b(?:or|and)\b|\([A-J]\)|\b[A-J][).:]|[或和]")
+_CHOICES = frozenset("ABCDEFGHIJ")
+Shape = tuple[str, list[str]]
 _TRAILING_UNIT = re.compile(r"(.*[})\w]) ((?:square |cubic )?[a-z]{2,12}(?:\^\{?[23]\}?|s)?|°)", re.DOTALL)
 
 
@@ -30,7 +34,7 @@ def math_score(response: str, ground_truth: str) -> float:
 
 @lru_cache(maxsize=4096)  # a truth is compared with every response of its group
 def _announced(ground_truth: str) -> str:
-    return announced_answer(ground_truth)
+    return ground_truth if _is_integer(ground_truth) else announced_answer(ground_truth)
 
 
 def same_answer(answer: str, truth: str) -> bool:
@@ -52,18 +56,22 @@ def _same(answer: str, truth: str, depth: int, budget: Budget) -> bool:
     ours, theirs = read_number(answer), read_number(truth)
     if ours and theirs:
         return same_number(ours, theirs)
-    if canonical(answer) == canonical(truth):
+    if canonical(answer) == canonical(truth) or (truth in _CHOICES and _choice(answer) == truth):
         return True
     if depth == 0:
         return False
-    if theirs:
-        return _same_as_number(answer, theirs) or budget.same(answer, truth)
-    if ours:
-        element = only_element(truth)
-        return _same(answer, element, depth - 1, budget) if element != truth else budget.same(answer, truth)
+    if ours or theirs:
+        one, other = (answer, theirs) if theirs else (truth, ours)
+        return bool(other and _same_as_number(one, other, is_answer=bool(theirs))) or budget.same(answer, truth)
     if _same_structure(answer, truth, depth, budget) or _same_without_unit(answer, truth):
         return True
     return budget.same(answer, truth) or (whole != (answer, truth) and budget.same(*whole))
+
+
+def _choice(text: str) -> str:
+    """The letter of an answer such as `Option B`, `B)` or `(B) 5`; "" for none, and for more than one."""
+    match = _CHOICE.fullmatch(text)
+    return (match[1] or match[2]) if match and not _MORE_CHOICES.search(match["rest"] or "") else ""
 
 
 def _values(answer: str, truth: str) -> tuple[str, str]:
@@ -72,11 +80,14 @@ def _values(answer: str, truth: str) -> tuple[str, str]:
     return (answer, truth) if our_name and their_name and our_name != their_name else (ours, theirs)
 
 
-def _same_as_number(answer: str, truth: Number) -> bool:
-    """Something that is no number against a true number: ❴5❵ is 5, and 1,22 is 1.22 where a comma marks decimals."""
-    decimal = _DECIMAL_COMMA.sub(r"\1.\2", answer) if _DECIMAL_COMMA.fullmatch(answer) else only_element(answer)
-    number = read_number(decimal) if decimal != answer else None
-    return number is not None and same_number(number, truth)
+def _same_as_number(text: str, number: Number, *, is_answer: bool) -> bool:
+    """Something that is no number against one: ❴5❵ is 5, and 1,22 is 1.22 where a comma marks decimals.
+
+    is_answer: `text` is the answer and `number` the truth, else the other way round.
+    """
+    decimal = _DECIMAL_COMMA.sub(r"\1.\2", text) if _DECIMAL_COMMA.fullmatch(text) else only_element(text)
+    read = read_number(decimal) if decimal != text else None
+    return read is not None and (same_number(read, number) if is_answer else same_number(number, read))
 
 
 def _same_structure(answer: str, truth: str, depth: int, budget: Budget) -> bool:
@@ -85,9 +96,11 @@ def _same_structure(answer: str, truth: str, depth: int, budget: Budget) -> bool
         theirs = structure(as_interval(truth))
     elif theirs and not ours:
         ours = structure(as_interval(answer))
+    elif not ours:
+        ours, theirs = structure(as_interval(answer)), structure(as_interval(truth))
     if not ours or not theirs:
         return False
-    (our_kind, our_parts), (their_kind, their_parts) = ours, theirs
+    (our_kind, our_parts), (their_kind, their_parts) = _as_unions(ours, theirs)
     kinds = {our_kind, their_kind}
     # A list without brackets may be meant as a set or as a tuple.
     if len(our_parts) != len(their_parts) or not (len(kinds) == 1 or kinds in ({UNORDERED, SET}, {UNORDERED, ORDERED})):
@@ -95,6 +108,18 @@ def _same_structure(answer: str, truth: str, depth: int, budget: Budget) -> bool
     if kinds <= {UNORDERED, SET, UNION}:
         return _same_unordered(our_parts, their_parts, depth - 1, budget)
     return all(_same(ours, theirs, depth - 1, budget) for ours, theirs in zip(our_parts, their_parts, strict=True))
+
+
+def _as_unions(*sides: Shape) -> list[Shape]:
+    r"""`x \le -1 or x \ge 1` as the union that the other side writes."""
+    if not any(kind == UNION for kind, _ in sides):
+        return list(sides)
+    found = []
+    for kind, parts in sides:
+        pieces = [as_interval(part) for part in parts]
+        is_union = kind == UNORDERED and all(piece != part for piece, part in zip(pieces, parts, strict=True))
+        found.append((UNION, pieces) if is_union else (kind, parts))
+    return found
 
 
 def _same_unordered(ours: list[str], theirs: list[str], depth: int, budget: Budget) -> bool:

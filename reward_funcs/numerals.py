@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from reward_funcs.chinese_numerals import to_digits
 from reward_funcs.units import same_unit, unit_name
@@ -56,6 +57,7 @@ class Number:
     unit: str
 
 
+@lru_cache(maxsize=2048)  # an answer is read where it is looked for, and again where it is compared
 def read_number(tidied: str) -> Number | None:
     """The number that the whole of a tidied text is, with its unit, or None when it is anything else."""
     if tidied.isascii() and tidied.isdigit() and len(tidied) <= _MOST_DIGITS:

@@ -21,18 +21,21 @@ _VULGAR = {ord(c): f" {fraction} " for c, fraction in _VULGAR.items()}  # a spac
 _TABLE = {**_LOOKALIKES, **_FULL_WIDTH, **_MATH_DIGITS, **_SPACES, **_INVISIBLE, **_VULGAR}
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _THOUGHT = re.compile("</think(?:ing)?>", re.IGNORECASE)
 _SPECIAL_TOKEN = re.compile(r"<\|[^|<>\n]{1,40}\|>|</s>")
 
 
 def plain(text: str) -> str:
-    """`text` with ASCII digits and punctuation for full-width ones, and `10²` as `10^{2}`. Linear in its length.
+    """`text` with ASCII digits and punctuation for full-width ones, and `10²` as `10^{2}`, `x₁` as `x_{1}`.
 
-    The full stop 。 and the list comma 、 stay: in ASCII they would join a number to what follows.
+    Linear in its length. The full stop 。 and the list comma 、 stay: in ASCII they would join numbers to what follows.
     """
     if text.isascii():
         return text.translate(_TABLE) if not text.isprintable() else text
     text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPTS) + "}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + run.group().translate(_SUBSCRIPTS) + "}", text)
     return text.translate(_TABLE)
 
 

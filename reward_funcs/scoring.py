@@ -5,25 +5,31 @@
 
 What goes to workers: functions from files, names and plug-ins. What stays: rewards that hold a model or a connection,
 which keep their own deadlines, and functions given from Python that another process cannot import, which have none.
+With `ours_here` the rewards of this room stay, too, and are called from threads: they wait for jails, or for sympy.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reward_funcs.combined import Combined
 from reward_funcs.errors import RewardError
+from reward_funcs.in_threads import attempts_in_threads
 from reward_funcs.named import NAMES
 from reward_funcs.returns import Attempt
 from reward_funcs.score import Reward, Sample
 from reward_funcs.workers import Workers
 
+THREADS = max(2, 2 * (os.cpu_count() or 1))  # as many programs as code_score.py runs at the same time
+
 
 class Scoring:
     """reward: from build_reward. workers: processes, 0 = call everything here. timeout: seconds for one call.
 
-    ours_here: call the rewards of this room here too, which end by themselves; for a process that is a worker already.
+    ours_here: call the rewards of this room here too, in threads; they end by themselves. Cheaper where most are plain,
+    and for a process that is a worker already.
     on_wait: called several times a second while workers work; what it raises ends the wait.
     notes: what the user should know, one line each.
     """
@@ -41,9 +47,10 @@ class Scoring:
             raise RewardError(f"--reward_timeout {timeout:g} has to be more than 0 seconds")
         self.reward, self.on_wait = reward, on_wait
         self._timeout = timeout
-        own = ("named", "shipped") if ours_here else ()
+        mine = [r.recipe is not None and r.recipe.maker in ("named", "shipped") for r in reward.singles]
+        self._in_threads = [is_ours and ours_here for is_ours in mine]
         self._away = [
-            k for k, r in enumerate(reward.singles) if workers and r.recipe is not None and r.recipe.maker not in own
+            k for k, r in enumerate(reward.singles) if workers and r.recipe is not None and not self._in_threads[k]
         ]
         away = [reward.singles[k] for k in self._away]
         self._workers = Workers(away, count=workers, timeout=timeout) if away else None
@@ -73,7 +80,13 @@ class Scoring:
             away = self._workers.attempts(samples, on_wait=self.on_wait)
             found = dict(zip(self._away, away, strict=True))
         for k, reward in enumerate(self.reward.singles):
-            if k not in found:
+            if k in found:
+                continue
+            if self._in_threads[k] and len(samples) > 1:
+                found[k] = attempts_in_threads(
+                    reward, samples, threads=THREADS, timeout=self._timeout, on_wait=self.on_wait
+                )
+            else:
                 found[k] = reward.attempts(samples, timeout=self._timeout)
         return self.reward.combined([found[k] for k in range(len(self.reward.singles))])
 

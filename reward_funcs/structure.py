@@ -27,13 +27,18 @@ _OR = re.compile(r" ?(?:\bor\b|\band\b|或者|或|和|;) ?|, ?(?:or|and) ")
 _MATRIX = re.compile(
     r"(?:\[ ?)?\\begin ?\{([pbBvV]?matrix|array)\}(?:\{[lcr| ]{0,20}\})?(.{0,1900})\\end ?\{\1\}(?: ?\])?", re.DOTALL
 )
-_CHAIN = re.compile(r"([^<>=]{1,99}?) ?(<|\\le) ?([A-Za-z]) ?(<|\\le) ?([^<>=]{1,99})")
+_CHAIN = re.compile(r"([^<>=]{1,99}?) ?(<|\\le) ?([A-Za-z](?:\([A-Za-z]\))?) ?(<|\\le) ?([^<>=]{1,99})")
+_FALLING = re.compile(r"([^<>=]{1,99}?) ?(>|\\ge) ?([A-Za-z](?:\([A-Za-z]\))?) ?(>|\\ge) ?([^<>=]{1,99})")
+_OUTWARD = re.compile(r"([\[\]]) ?([^\[\](){}]{1,200},[^\[\](){}]{1,200}?) ?([\[\]])")
+_VALUE_FIRST = re.compile(r"([^=]{1,200}?) ?= ?([A-Za-z](?:_\{?[0-9A-Za-z]{1,9}\}?)?)")
 _HALF_LINE = re.compile(r"([A-Za-z]) ?(<|>|\\le|\\ge) ?([^<>=]{1,99})")
 
 
 def named_value(text: str) -> tuple[str, str]:
     """(name, value): `x = 5` gives ("x", "5"), `15 + 27 = 42` gives ("", "42"), what names nothing ("", text)."""
-    text = without_shell(text).removeprefix("=").strip()
+    text = without_shell(text).removeprefix("=").removeprefix(r"\approx").strip()
+    if (turned := _VALUE_FIRST.fullmatch(text)) and read_number(turned[1]):  # 3 = x
+        text = f"{turned[2]} = {turned[1]}"
     name = _ASSIGNMENT.match(text)
     if name and (_OR.search(text) or len(top_level_parts(text, ",")) > 1):
         return "", text
@@ -62,9 +67,13 @@ def only_element(text: str) -> str:
 
 
 def as_interval(text: str) -> str:
-    r"""`1 < x \le 2` as `(1,2]` and `x \ge 5` as `[5,\infty)`; any other text as it is."""
+    r"""`1 < x \le 2` as `(1,2]`, `x \ge 5` as `[5,\infty)` and `]0,1[` as `(0,1)`; any other text as it is."""
     if match := _CHAIN.fullmatch(text):
         return f"{'(['[match[2] != '<']}{match[1].strip()},{match[5].strip()}{')]'[match[4] != '<']}"
+    if match := _FALLING.fullmatch(text):
+        return f"{'(['[match[4] != '>']}{match[5].strip()},{match[1].strip()}{')]'[match[2] != '>']}"
+    if (match := _OUTWARD.fullmatch(text)) and match[1] + match[3] != "[]":  # ]0,1[ is (0,1)
+        return f"{'(['[match[1] == '[']}{match[2]}{')]'[match[3] == ']']}"
     if match := _HALF_LINE.fullmatch(text):
         end, is_open = match[3].strip(), match[2] in "<>"
         if match[2] in ("<", r"\le"):

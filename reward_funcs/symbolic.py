@@ -36,8 +36,10 @@ _CONSTANT = re.compile(r"\\(?:sqrt|pi|log|ln|lg|sin|cos|tan|exp|binom)(?![a-z])|
 _LARGE_FACTORIAL = re.compile(r"[0-9)}\]]{5,} ?!|[)}\]] ?!|! ?!")
 _POWER = re.compile(r"\^ ?(?:\{([^{}]*)\}|([0-9]+))")
 _LARGEST_POWER = 2_000
+_SMALL_TOWER = re.compile(r"\^ ?\{ ?([0-9]{1,3}) ?\^ ?\{? ?([0-9]{1,2}) ?\}? ?\}")  # 2^{2^{3}}
 _LARGE_BINOMIAL = re.compile(r"\\binom ?(?:\{[^{}]*\}|.) ?\{?[^{}]*[0-9]{4}|\\binom ?\{[^{}]*(?:[0-9]{4}|\^)")
 _AMBIGUOUS = re.compile(r"/ ?[0-9.]+ ?[A-Za-z\\(]|[0-9] ?_|^[+-] ?[+-]|[:;#&\"'~@?]|[一-鿿]|[%$°]|,")
+_NESTED_FRACTION = re.compile(r"-?\\frac(?=.*\\frac)(?:[{} .0-9]|\\frac|\{-)+")
 _RELATION = re.compile(r"[<>=]|\\(?:le|ge|ne|in|approx|pm|to)(?![a-z])")
 
 
@@ -95,9 +97,12 @@ def _worth_asking(answer: str, truth: str) -> bool:
         letters = _LETTERS.findall(_COMMAND.sub(" ", text))
         if any(len(run) > 3 and run not in _NAMES for run in letters):
             return False
-        if not re.search(r"[0-9+\-*/^=(\\|]", text):  # letters only: a name, whose order counts
+        if not re.search(r"[0-9+\-*/^=(\\|]", text) and text != "i":  # letters only: a name, whose order counts
             return False
-    plain = [not _CONSTANT.search(text) and not _LETTERS.search(_COMMAND.sub("", text)) for text in (answer, truth)]
+    plain = [
+        not (_CONSTANT.search(text) or _LETTERS.search(_COMMAND.sub("", text)) or _NESTED_FRACTION.fullmatch(text))
+        for text in (answer, truth)
+    ]
     if all(plain):
         return False  # numbers and sums of numbers: decided exactly, and a sum is not carried out
     # A number against a sum of variables can be equal only by accident.
@@ -112,6 +117,7 @@ def _relations(text: str) -> list[str]:
 
 def _explodes(text: str) -> bool:
     """Towers of powers and large factorials: numbers that do not fit into the world."""
+    text = _SMALL_TOWER.sub(_one_power, text)
     if _LARGE_FACTORIAL.search(text) or _LARGE_BINOMIAL.search(text):
         return True
     powers = list(_POWER.finditer(text))
@@ -120,6 +126,12 @@ def _explodes(text: str) -> bool:
         if deep:
             return True
     return any(int(n) > _LARGEST_POWER for p in powers for n in re.findall(r"[0-9]{1,300}", p[1] or p[2] or ""))
+
+
+def _one_power(tower: re.Match[str]) -> str:
+    """The upper two storeys as one number, where it is small."""
+    power = int(tower[1]) ** int(tower[2])
+    return f"^{{{power}}}" if power <= _LARGEST_POWER else tower.group()
 
 
 def _balanced(text: str) -> bool:

@@ -2,8 +2,9 @@
 
 The first process never computes: it watches its fork, kills it at the deadline and forks again, which takes 10 ms where
 starting sympy anew takes a second. The other end is symbolic.py. Equality is decided by values at several points, to 30
-digits, where all have some; else math-verify decides. No text is executed: math-verify's LaTeX grammar reads it, not
-sympy's parse_expr, and the fork may start no program, open no connection, and write no file.
+digits and at the first one to 650, or exactly where they are rational; without such values math-verify decides. No text
+is executed: math-verify's LaTeX grammar reads it, not sympy's parse_expr, and the fork may start no program, open no
+connection, and write no file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from reward_funcs.child import Parent
 
 MEMORY = 4 * 2**30  # bytes of address space
+MANY_DIGITS = 700
 POINTS = (  # values for the first, second, ... variable; no simple relation between them
     ("1.37", "0.61", "2.11", "0.83", "1.73", "0.29"),
     ("2.93", "3.77", "1.19", "4.31", "2.57", "5.09"),
@@ -176,33 +178,36 @@ def _parsed(text: str) -> Any:
     """What math-verify's LaTeX reader makes of an answer, with A and a kept apart; None when it cannot read it."""
     from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-    from sympy import Basic, Float, Rational
+    from sympy import Basic, Float, I, Rational
 
     text = normalize_latex(text, NormalizationConfig(basic_latex=True, units=False, malformed_operators=True))
     config = ConversionConfig(lowercase_symbols=False)
     read = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=config)
     if not isinstance(read, Basic):
         return read
-    return read.xreplace({written: Rational(str(written)) for written in read.atoms(Float)})  # 0.1 is exact
+    exact: dict[Any, Any] = {written: Rational(str(written)) for written in read.atoms(Float)}  # 0.1 is exact
+    return read.xreplace(exact | {symbol: I for symbol in read.free_symbols if str(symbol) == "i"})
 
 
 def _same_values(ours: Any, theirs: Any) -> bool | None:
     """Whether both have the same value wherever both are real; None where too few such points were found."""
-    from sympy import Rational
+    from sympy import I, Rational
 
     symbols = sorted(ours.free_symbols | theirs.free_symbols, key=str)
     if len(symbols) > len(POINTS[0]):
         return None
-    found = 0
+    found, real = 0, not (ours.has(I) or theirs.has(I))
     for point in POINTS if symbols else POINTS[:1]:
         at = dict(zip(symbols, map(Rational, point), strict=False))
         one, other = _value(ours, at), _value(theirs, at)
         if one is None or other is None:
             continue
-        if symbols and (one[1] or other[1]):  # not real: outside of where the answer is meant
+        if symbols and real and (one[1] or other[1]):  # outside of where the answer is meant
             continue
         found += 1
         if not _close(one[0], other[0]) or not _close(one[1], other[1]):
+            return False
+        if found == 1 and not _same_to_the_end(ours.subs(at).doit(), theirs.subs(at).doit()):
             return False
     return True if found >= (2 if symbols else 1) else None
 
@@ -214,6 +219,17 @@ def _value(expression: Any, at: dict[Any, Any]) -> tuple[Any, Any] | None:
     if not (real.is_Float or real.is_Rational) or not (imaginary.is_Float or imaginary.is_Rational):
         return None
     return (real, 0 if abs(imaginary) < 1e-30 * (1 + abs(real)) else imaginary)
+
+
+def _same_to_the_end(one: Any, other: Any) -> bool:
+    """Whether two numbers that agree in 30 digits are the same: 2^100 is not 2^100 + 1."""
+    from sympy import Rational
+
+    if one.is_Rational and other.is_Rational:
+        return bool(one == other)
+    parts = [value.evalf(MANY_DIGITS, maxn=2 * MANY_DIGITS).as_real_imag() for value in (one, other)]
+    off = abs(parts[0][0] - parts[1][0]) + abs(parts[0][1] - parts[1][1])
+    return bool(off <= (abs(parts[0][0]) + abs(parts[0][1]) + 1) * Rational(1, 10**650))
 
 
 def _close(one: Any, other: Any) -> bool:

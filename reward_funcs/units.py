@@ -59,10 +59,17 @@ _CHANGES_THE_VALUE = {
 _MONEY = {"dollar", "cent", "yuan", "euro", "gbp", "rupee"}
 _CLASSIFIERS = "个只件本位名头匹条张支枝棵颗辆台间座朵次份粒顶把双对"  # they count and measure nothing
 _CJK_CHANGES = set("或和与到至加减乘除半多约负百千万亿成折又点分之不几余")
+_SPELLED = sorted((alias for alias in _KNOWN if len(alias) > 2 or not alias.isascii()), key=len, reverse=True)
+_ONE_OF_THEM = f"(?:{'|'.join(map(re.escape, _SPELLED))})s?(?![A-Za-z])"
+_IN_PROSE = re.compile(
+    rf" ?(?:square |cubic |平方|立方)?{_ONE_OF_THEM}(?: (?:squared|cubed)(?![a-z])"
+    rf"|(?: ?/ ?| per | an? | each | every ){_ONE_OF_THEM})?",
+    re.IGNORECASE,
+)
 _WORDS = re.compile(r"[A-Za-z°]+(?:[ -][A-Za-z]+){0,7}|[一-鿿℃℉]{1,10}|[¢$€£¥°]")
 _POWER = re.compile(r"\^\{?([23])\}?$|(?<=[mt])([23])$")
-_AREA = re.compile(r"(?:(?:square|sq\.?)[ -]|平方)(.+)")
-_VOLUME = re.compile(r"(?:(?:cubic|cu\.?)[ -]|立方)(.+)")
+_AREA = re.compile(r"(?:(?:square|sq\.?)[ -]|平方)(.+)|(.+) squared")
+_VOLUME = re.compile(r"(?:(?:cubic|cu\.?)[ -]|立方)(.+)|(.+) cubed")
 
 
 def unit_name(text: str, *, attached: bool) -> str | None:
@@ -79,6 +86,12 @@ def unit_name(text: str, *, attached: bool) -> str | None:
     if tail and not _is_words(tail.strip(" .")):
         return None
     return _rate(head.strip(), attached)
+
+
+def measure_at(text: str) -> str:
+    """The unit of the table that a text begins with, as written there; "" for none, or only a letter or two."""
+    match = _IN_PROSE.match(text)
+    return match.group() if match else ""
 
 
 def same_unit(one: str, other: str) -> bool:
@@ -110,7 +123,7 @@ def _single(text: str, attached: bool) -> str | None:
     power = ""
     for pattern, exponent in ((_AREA, "^2"), (_VOLUME, "^3")):
         if match := pattern.fullmatch(text):
-            text, power = match.group(1), exponent
+            text, power = match.group(1) or match.group(2), exponent
     if not power and (match := _POWER.search(text)):
         text, power = text[: match.start()].strip(), "^" + (match.group(1) or match.group(2))
     is_lone_letter = not power and len(text) == 1 and text.isascii() and text.isalpha()

@@ -1,8 +1,8 @@
 """What runs in a worker process: makes the rewards of its recipes, then scores what it is sent, one result at a time.
 
-The other end is workers.py. Messages in: {"recipes"}, once; then {"reward": which, "samples", "timeout"} for each job.
-Messages out: {"ready"} or {"refused": why}; then, for each sample, {"i": which, "score", "parts"} or {"i", "error",
-"traceback", "none": it does not apply}, and {"end"}.
+The other end is workers.py. Messages in: {"recipes", "without_jail"}, once; then, for each job, {"reward": which,
+"samples", "timeout"}. Messages out: {"ready"} or {"refused": why}; then, for each sample, {"i": which, "score",
+"parts"} or {"i", "error", "traceback", "none": it does not apply}, and {"end"}.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from reward_funcs.child import Parent
+from reward_funcs.code_options import run_without_jail
 from reward_funcs.errors import NotScored, RewardError
 from reward_funcs.recipes import rebuilt
 from reward_funcs.returns import Attempt, Score
@@ -26,6 +27,7 @@ def main(fd: int, lifeline: int) -> None:
     begin = parent.receive()
     if begin is None:
         return
+    run_without_jail(begin["without_jail"])
     try:
         rewards = [rebuilt(recipe) for recipe in begin["recipes"]]
     except RewardError as error:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reward_funcs.child import BadReply, Child
+from reward_funcs.code_options import code_options
 from reward_funcs.errors import Failed, NotScored, RewardError, TooLate
 from reward_funcs.returns import Attempt, Score
 from reward_funcs.score import Recipe, Reward, Sample
@@ -52,7 +53,8 @@ class _Worker:
         self.job: _Job | None = None
         self.left: dict[int, int] = {}  # place in the job -> place in the batch, of what has no result yet
         self.since = time.monotonic()
-        self.child.send({"recipes": list(recipes)}, timeout=SEND_SECONDS)
+        message = {"recipes": list(recipes), "without_jail": code_options().unsafe}
+        self.child.send(message, timeout=SEND_SECONDS)
 
 
 class Workers:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from grpo.convert.tables import TOOLS, Option, Text, Tool, here, keys_of, tool
+from grpo.convert.tables import TOOLS, Option, Text, Tool, keys_of, tool
 from grpo.flags import load_flags
 from grpo.values import defaults
 from grpo.verl_backend.settings.renamed import GONE, NAMES, PER_GPU
@@ -21,7 +21,6 @@ HEADS = {"en": ("theirs", "ours", "note"), "zh": ("原选项", "对应", "说明
 WORDS = {
     "en": {
         "always": "always so",
-        "pending": "yet to come",
         "none": "no counterpart",
         "default": "default there: {value}",
         "embedded": "embedded engine",
@@ -33,7 +32,6 @@ WORDS = {
     },
     "zh": {
         "always": "总是如此",
-        "pending": "尚未提供",
         "none": "没有对应",
         "default": "原默认值：{value}",
         "embedded": "embedded 引擎",
@@ -97,8 +95,6 @@ def _rows(options: list[Option], lang: str) -> Iterator[tuple[str, str, str]]:
 def _ours(option: Option, lang: str) -> str:
     if option.always:
         return WORDS[lang]["always"]
-    if not here(option):
-        return WORDS[lang]["pending"]
     spelled = {flag.key: f"--{flag.name}" for flag in load_flags()}
     names = [f"--{option.flag}"] if option.flag else [spelled.get(key, key) for key in keys_of(option)]
     return ", ".join(f"`{name}`" for name in names) or WORDS[lang]["none" if option.none else "always"]

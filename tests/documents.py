@@ -9,7 +9,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "README.zh.md", *sorted(f"docs/{path.name}" for path in (REPO / "docs").glob("*.md")))
 # A page may name a file that is like one which it, or another page, shows.
-LIKE = {"gsm8k_test.jsonl": "gsm8k_train.jsonl"}
+LIKE = {"gsm8k_test.jsonl": "gsm8k_train.jsonl", "test.json": "prompts.json"}
 
 _NAMED = re.compile(r"`([\w.]+\.(?:json|jsonl|csv|py|yaml))`[^`]*[:：]$")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.demo_log import LOG
+
 pytestmark = pytest.mark.slow
 
 
@@ -62,6 +64,11 @@ def test_the_demo_learns_to_carry_and_says_so(repo, in_folder):  # S2-04, S2-11,
         "response_length": "response_length/mean",
     }.items():
         assert all(line[plain] == line[verl] for line in steps[1:])
+    # S0-40: near the published log on any machine, and the same to the last digit where that was made
+    published = [json.loads(line) for line in LOG.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in published] == [line["step"] for line in steps]
+    assert abs(published[-1]["val_accuracy"] - accuracy["final"]) < 0.2
+    # S3-15: always a JSONL
     rows = [json.loads(line) for line in (out / "completions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sum(row["split"] == "train" for row in rows) == summary["steps"] * 64 * 5  # ROLLOUT_N stays 5
     assert {"prompt", "response", "reward", "parts", "length", "step", "uid"} <= rows[0].keys()

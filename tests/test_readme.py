@@ -36,8 +36,9 @@ from tests.documents import PAGES, REPO, anchors, blocks, code_spans, commands, 
 
 # Of sub-commands (data, export, setup, explain-log), and --logdir of TensorBoard.
 OTHER_FLAGS = {
-    "base", "prompt", "check", "clean", "counts", "flash_attn", "from", "gpus", "host", "json", "lang", "logdir",
-    "lora", "page", "pass_at", "port", "responses", "step", "to", "write",
+    "base", "check", "clean", "counts", "flash_attn", "from", "gpu", "gpus", "host", "json", "lang", "logdir", "lora",
+    "mean_prompt", "mean_response", "memory", "no_probe", "page", "pass_at", "port", "prompt", "responses", "step",
+    "to", "write",
 }  # fmt: skip
 # A Chinese page holds the commands of its English one, as a test below says.
 ALL_COMMANDS = list(dict.fromkeys((page, text) for page in PAGES if ".zh" not in page for text in commands(page)))
@@ -102,9 +103,12 @@ def test_every_command_works(
             assert main([*words[1:], "--check"]) in (0, 2)
         assert re.search(r"is not there yet|no NVIDIA GPU|all there", "".join(capsys.readouterr()))
         return
+    if words[1:2] == ["plan"]:  # tests/grpo/test_plan_command.py has one with its probe
+        assert main([*words[1:], "--no_probe"]) == 0
+        return
     if words[1:2] == ["serve-reward"]:  # answers until it is stopped; tests/reward_funcs/test_server.py runs it
         return
-    if words[1:2] == ["chat"]:  # tests/embedded/test_sft.py talks to a model
+    if words[1:2] in (["chat"], ["eval"]):  # tests/embedded/test_sft.py and tests/grpo/test_eval_command.py have models
         assert main(words[1:]) == 2
         assert "no such folder" in capsys.readouterr().err
         return

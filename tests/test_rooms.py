@@ -14,7 +14,7 @@ REPO = Path(__file__).resolve().parent.parent
 OURS = ("grpo", "data_prep", "reward_funcs")
 # Modules of grpo that make up one room together; every other module or package of grpo is a room by its own name.
 TOGETHER = {
-    "main": ("__main__", "api", "launch", "repair", "plan", "batches", "final"),
+    "main": ("__main__", "api", "launch", "prompt_lengths", "repair", "plan", "batches", "final"),
     "config": (
         "flags",
         "values",
@@ -34,7 +34,7 @@ TOGETHER = {
 }
 ROOM_OF = {module: room for room, modules in TOGETHER.items() for module in modules}
 MAIN_MAY = {
-    *("config", "run_dir", "commands", "data_prep", "reward_funcs", "engine", "report", "metrics", "atomic"),
+    *("config", "run_dir", "commands", "data_prep", "reward_funcs", "engine", "report", "metrics", "atomic", "memory"),
     *(
         "embedded.engine",
         "verl_backend.engine",
@@ -44,7 +44,7 @@ MAIN_MAY = {
 MAY_IMPORT = {
     "main": MAIN_MAY,
     "commands": MAIN_MAY
-    | {"launch", "embedded.talk"}
+    | {"launch", "repair", "batches", "embedded.talk", "embedded.probe"}
     | {"convert"}
     | {
         f"verl_backend.{name}"
@@ -55,6 +55,8 @@ MAY_IMPORT = {
     "run_dir": {"config", "atomic", "hydra_text"},
     # The keys that verl knows, and their older names, are lists.
     "convert": {"config", "hydra_text", "verl_backend.settings.keys", "verl_backend.settings.renamed"},
+    # Of the machine it asks nvidia-smi only.
+    "memory": {"config", "verl_backend.installation.nvidia"},
     "engine": set(),
     "atomic": set(),
     "publish": {"atomic"},

@@ -85,7 +85,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
         prog=_NAME, description="Talk to what was trained, beside the model it was before.", allow_abbrev=False
     )
     parser.error = _refuse
-    folder = os.environ.get("OUTPUT_DIR", "").strip() or "outputs"
+    folder = os.path.join(".", os.environ.get("OUTPUT_DIR", "").strip() or "outputs")  # never taken for a Hub id
     parser.add_argument(
         "--model", default=folder, metavar="PATH", help=f"a run's folder, checkpoint, model or adapter [{folder}]"
     )

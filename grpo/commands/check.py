@@ -33,6 +33,7 @@ SIGNS = {"refuse": "must change", "warn": "should change", "note": "good to know
 
 def main(argv: list[str]) -> int:
     """Run the command: 0 when training may begin, 1 when it would learn nothing. Raises the rooms' errors."""
+    from reward_funcs.code_ready import refuse_code_without_jail
     from reward_funcs.rehearsal import FULL, merged, try_out
 
     began = time.perf_counter()
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
     reward = asked.reward()
     data = asked.read_data()
     rows = list(_rows(data, apart=has_val_file(asked.settings)))
+    refuse_code_without_jail(reward, (row.sample.data_source for row in rows))
     tried = try_out(
         reward,
         rows,

@@ -53,6 +53,7 @@ class Line:
 def main(argv: list[str]) -> int:
     """Run the command. Raises the rooms' errors."""
     from reward_funcs import Sample
+    from reward_funcs.code_ready import refuse_code_without_jail
     from reward_funcs.scoring import Scoring
 
     began = time.perf_counter()
@@ -66,6 +67,7 @@ def main(argv: list[str]) -> int:
         for one in responses
     ]
     reward = asked.reward()
+    refuse_code_without_jail(reward, (sample.data_source for sample in samples))
     with Scoring(reward, workers=os.cpu_count() or 1, timeout=asked.settings["launcher.reward.timeout"]) as scoring:
         notes = [*reward.notes, *scoring.notes]
         lines = _lines(responses, scoring.attempts(samples), reward, asked.own.pass_at)

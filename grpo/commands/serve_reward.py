@@ -12,6 +12,7 @@ import socket
 from typing import NoReturn
 
 from reward_funcs import RewardError, build_reward
+from reward_funcs.code_ready import refuse_code_without_jail
 from reward_funcs.scoring import Scoring
 from reward_funcs.server_client import TOKEN
 
@@ -40,7 +41,9 @@ def main(argv: list[str]) -> int:
         plugins=given.external_plugins,
         file=given.reward_func,
         max_response_length=given.max_response_length,
+        unsafe_code_exec=given.unsafe_code_exec,
     )
+    refuse_code_without_jail(reward, [given.data_source])
     with (
         _socket(given.host, given.port) as listening,
         Scoring(reward, workers=given.workers, timeout=given.reward_timeout) as scoring,
@@ -70,6 +73,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--data_source", default="math_reasoning", help="[math_reasoning] of questions without one")
     parser.add_argument("--max_response_length", type=int, default=1024, help="[1024] tokens, for rewards of length")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that score")
+    parser.add_argument(
+        "--unsafe_code_exec", action="store_true", help="run model-written code without a sandbox where none works"
+    )
     parser.add_argument("--reward_timeout", type=float, default=60.0, help="[60] seconds for one call")
     return parser.parse_args(argv)
 

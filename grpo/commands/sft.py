@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = "outputs_sft"
 ANSWER, SOURCE = "launcher.data.answer_key", "launcher.data.data_source"
-OPTIM = "actor_rollout_ref.actor.optim"
+OPTIM, GPUS = "actor_rollout_ref.actor.optim", "trainer.n_gpus_per_node"
 # What SFT takes where the user says nothing; None = from the key behind it.
 SFT: dict[str, tuple[Any, str | None]] = {
     BATCH: (None, "launcher.sft.batch_size"),
@@ -84,6 +84,8 @@ def _suited(resolved: Resolved) -> Settings:
         raise ConfigError(
             f"launcher.engine=verl ({settings.origins['launcher.engine']}): sft runs on the embedded engine"
         )
+    if settings[GPUS] > 1:
+        raise ConfigError(f"{GPUS}={settings[GPUS]} ({settings.origins[GPUS]}): sft runs in one process; --n_gpus 1")
     for key, (value, other) in SFT.items():
         if ours(draft.origins[key]):
             draft.put(key, settings[other] if other else value, LAUNCHER)

@@ -41,8 +41,18 @@ class Asked:
         return data
 
 
-def read(name: str, argv: list[str], about: str, add: Callable[[argparse.ArgumentParser], Any]) -> Asked:
-    """The command line of the sub-command `name`; add: gives the parser its own flags. Raises ConfigError."""
+def read(
+    name: str,
+    argv: list[str],
+    about: str,
+    add: Callable[[argparse.ArgumentParser], Any],
+    *,
+    also: Callable[[argparse.Namespace], list[str]] = lambda own: [],
+) -> Asked:
+    """The command line of the sub-command `name`; add: gives the parser its own flags. Raises ConfigError.
+
+    also: words of a training command that follow from the sub-command's own flags.
+    """
     parser = argparse.ArgumentParser(
         prog=f"./train.sh {name}",
         description=about,
@@ -57,7 +67,7 @@ def read(name: str, argv: list[str], about: str, add: Callable[[argparse.Argumen
     parser.error = refuse  # type: ignore[method-assign]
     add(parser)
     own, rest = parser.parse_known_args(argv)
-    resolved = resolve(flags.parse(rest), os.environ)
+    resolved = resolve(flags.parse([*rest, *also(own)]), os.environ)
     return Asked(own, resolved.settings(), resolved.notes, shlex.join(["./train.sh", name, *rest]))
 
 

@@ -15,13 +15,13 @@ import yaml
 from grpo.config import ConfigError
 from grpo.convert.reading import RunFile
 from grpo.convert.shell import OUTSIDE
-from grpo.convert.tables import NOTHING, Option, Text, Tool, as_text, here, keys_of, tool
+from grpo.convert.tables import NOTHING, Option, Text, Tool, as_text, tool
 from grpo.flags import by_spelling, nearest
 from grpo.values import WrongKind, convert, defaults
 
-# set: it is these settings. always: it is so here without a setting. none: no counterpart. later: none yet, but there
-# will be. unread: its value could not be read or used.
-How = Literal["set", "always", "none", "later", "unread"]
+# set: it is these settings. always: it is so here without a setting. none: no counterpart. unread: its value could not
+# be read or used.
+How = Literal["set", "always", "none", "unread"]
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,6 @@ def _one(name: str, value: Any, option: Option) -> Outcome:
         return Outcome((name,), "always", why=Text("nothing_asked"))
     if option.none or option.always:
         return Outcome((name,), "none" if option.none else "always", why=why)
-    if not here(option):
-        return Outcome((name,), "later", why=Text("pending", {"key": option.flag or keys_of(option)[0]}))
     if option.sets or option.values:
         if text not in (option.sets or option.values):
             known = ", ".join(option.sets or option.values)

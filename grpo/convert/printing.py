@@ -23,7 +23,6 @@ WORDS = {
         "set": "how numbers and names came about",
         "always": "no setting is needed",
         "none": "no counterpart",
-        "later": "no counterpart yet",
         "unread": "could not be taken over",
         "use": "use it: ./train.sh --config {file}",
     },
@@ -34,12 +33,11 @@ WORDS = {
         "set": "数值与名称的由来",
         "always": "无需设置",
         "none": "没有对应",
-        "later": "尚无对应",
         "unread": "无法转换",
         "use": "使用：./train.sh --config {file}",
     },
 }
-ORDER: tuple[How, ...] = ("set", "always", "none", "later", "unread")
+ORDER: tuple[How, ...] = ("set", "always", "none", "unread")
 LONGEST = 100  # characters of a quoted value
 
 

@@ -96,10 +96,6 @@ def _named(specs: list[str], weights: list[str], plugins: list[str], *, answers:
         return
     wanted = {"reward": ",".join(specs), "reward_weights": ",".join(weights), "external_plugins": ",".join(plugins)}
     flags = {flag: text for flag, text in wanted.items() if text}
-    if not all(flag in by_spelling() for flag in flags):
-        typed = " ".join(f"--{flag} {text}" for flag, text in flags.items())
-        yield Answer(why=Text("pending", {"key": typed}), how="later")
-        return
     keys = {str(by_spelling()[flag].key): text for flag, text in flags.items()}
     yield Answer(keys | ({ANSWERS: "solution"} if answers else {}), Text("solution") if answers else None)
 

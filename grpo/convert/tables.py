@@ -13,9 +13,6 @@ from typing import Any
 
 import yaml
 
-from grpo.flags import by_spelling
-from grpo.values import defaults
-
 FOLDER = Path(__file__).resolve().parent
 TOOLS = ("trl", "swift", "openrlhf", "paddle", "verl", "seq2seq")
 NOTHING = (None, False, "", "none", "null", "false", [], {})  # values by which nothing is asked for
@@ -41,7 +38,7 @@ class Option:
     several keys (`sets`: as text -> {key: value}). rule: what computed.py works out from several options; `to` names
     the keys that come of it. why: a sentence of texts.yaml. none: there is no counterpart. always: it is so here
     anyway. neutral: values by which nothing is asked for. default: the tool's own, where ours is another. engine: the
-    only one that can do it. pending: the key or flag is yet to come; until it is there, the option has no counterpart.
+    only one that can do it.
     """
 
     name: str
@@ -58,7 +55,6 @@ class Option:
     neutral: tuple[Any, ...] = ()
     default: Any = None
     engine: str | None = None
-    pending: bool = False
     aliases: tuple[str, ...] = ()
 
 
@@ -97,15 +93,6 @@ def tool(name: str) -> Tool:
     base = tree.get("extends")
     inherited = _not_in(tool(base).options, options) if base else {}
     return Tool(name, tree["title"], str(tree["version"]), {**options, **inherited}, own, base)
-
-
-def here(option: Option) -> bool:
-    """Whether an option that is pending has its key or flag by now; others always have."""
-    if not option.pending:
-        return True
-    if option.flag is not None:
-        return option.flag in by_spelling()
-    return all(key in defaults() for key in keys_of(option))
 
 
 def keys_of(option: Option) -> list[str]:

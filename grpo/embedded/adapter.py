@@ -54,7 +54,11 @@ def attach(model: PreTrainedModel, lora: Lora, *, seed: int, saved: Path | None 
     if folder is None:
         targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
         settings = peft.LoraConfig(
-            task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets
+            task_type="SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM",
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=0.0,
+            target_modules=targets,
         )
     else:
         check_fits(folder, model, lora.base)

@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -17,10 +18,8 @@ from grpo.engine import Refusal, Result, Run
 if TYPE_CHECKING:
     from grpo.embedded.talk import Talk
 
-# Keys about placement and about verl's own machinery: nothing to one process, so they are listed, not refused.
+# Keys about placement and about verl's own machinery: nothing to this engine, so they are listed, not refused.
 PLACEMENT = (
-    "trainer.n_gpus_per_node",
-    "trainer.nnodes",
     "data.dataloader_num_workers",
     "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.actor.strategy",
@@ -81,7 +80,7 @@ ONLY = {
 
 
 class EmbeddedEngine:
-    """GRPO in one process, on a CPU or one GPU. See grpo.engine.Engine for what each method promises."""
+    """GRPO on one machine, in a process for each GPU. See grpo.engine.Engine for what each method promises."""
 
     name = "embedded"
 
@@ -109,17 +108,20 @@ class EmbeddedEngine:
                 f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than one group: raise it to "
                 f"rollout.n={rollout.n}"
             )
-        return [Refusal(line) for line in [*lines, *(_missing_packages(run) if here else [])]]
+        refused = [Refusal(line) for line in [*lines, *(_missing_packages(run) if here else [])]]
+        return refused + _too_many(run, here=here)
 
     def no_effect(self, run: Run) -> list[str]:
-        """Changed keys about placement, which mean nothing to one process."""
+        """Changed keys about placement, which mean nothing to this engine."""
         return [key for key, origin in run.origins.items() if not origin.startswith("default") and is_placement(key)]
 
     def plan(self, run: Run) -> list[str]:
         """What train() does, as a line for --dry_run."""
         device = run.config.trainer.device
         where = "the first of CUDA, MPS, CPU" if device == "auto" else device
-        return [f"the embedded engine in this process, on {where}; output in {run.output_dir}"]
+        count = run.config.trainer.n_gpus_per_node
+        who = "this process" if count == 1 else f"{count} processes of this machine, a GPU each where there are GPUs"
+        return [f"the embedded engine in {who}, on {where}; output in {run.output_dir}"]
 
     def decided(self, run: Run) -> list[tuple[str, Any, str]]:
         """Nothing beside the configuration."""
@@ -138,6 +140,10 @@ class EmbeddedEngine:
         # the machine is busy; threads that sleep at once wake too late when it is not (bench/threads.py has both).
         # A user's own choice stands.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        if (count := int(run.config.trainer.n_gpus_per_node)) > 1:
+            from grpo.embedded.processes import train_in_processes
+
+            return train_in_processes(run, count)
         from grpo.embedded.loop import train
 
         return train(run)
@@ -155,6 +161,20 @@ class EmbeddedEngine:
 
         return open_talk(models, **settings)
 
+    def export(self, source: Path, target: Path, **settings: Any) -> Path:
+        """A checkpoint or a result as a folder for others; as grpo.embedded.exporting.export. Raises EngineError."""
+        from grpo.embedded.exporting import export
+
+        return export(source, target, **settings)
+
+    def answer(self, exam: Mapping[str, Any], **more: Any) -> None:
+        """Models that answer the same prompts; as grpo.embedded.answers.answer, the exam's fields as a mapping."""
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        from grpo.embedded.answers import Exam, answer
+        from grpo.embedded.rollout import Sampling
+
+        answer(Exam(**{**exam, "sampling": Sampling(**exam["sampling"])}), **more)
+
 
 def _device_is_there(device: str) -> bool:
     """Whether the machine can have it, asked without torch: `cuda` needs the driver's files, `mps` an Apple chip."""
@@ -162,6 +182,23 @@ def _device_is_there(device: str) -> bool:
         drivers = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
         return any(os.path.exists(path) for path in drivers) or shutil.which("nvidia-smi") is not None
     return device != "mps" or (sys.platform == "darwin" and platform.machine() == "arm64")
+
+
+def _too_many(run: Run, *, here: bool) -> list[Refusal]:
+    """More machines than one, or more processes than this machine has places for (looked at with torch)."""
+    trainer, refused = run.config.trainer, []
+    gpus, nodes = "trainer.n_gpus_per_node", "trainer.nnodes"
+    if trainer.nnodes > 1:
+        said = f"{nodes}={trainer.nnodes} ({run.origins.get(nodes, 'default')})"
+        refused.append(Refusal(f"{said}: beyond one node: --engine verl", {nodes: 1}))
+    if here and trainer.n_gpus_per_node > 1 and _device_is_there(trainer.device):
+        from grpo.embedded.processes import places
+
+        most, of_what = places(trainer.device)
+        if trainer.n_gpus_per_node > most:
+            said = f"{gpus}={trainer.n_gpus_per_node} ({run.origins.get(gpus, 'default')})"
+            refused.append(Refusal(f"{said}: this machine has {most} {of_what}; --n_gpus {most}", {gpus: most}))
+    return refused
 
 
 def _missing_packages(run: Run) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo.embedded.interrupts import Interrupts
+from grpo.embedded.parallel import World, sample_together
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Prompt
-from grpo.embedded.rollout import Rollouts, Sampling, sample
+from grpo.embedded.rollout import Rollouts, Sampling
 from grpo.engine import Run, reward_arguments
 from reward_funcs import Sample, Scores, build_reward, score_batch
 from reward_funcs.score import Scorer
@@ -32,7 +33,8 @@ def open_scoring(run: Run, interrupts: Interrupts) -> Scoring:
 
 
 def score(
-    reward: Scorer,
+    world: World,
+    reward: Scorer | None,
     prompts: Sequence[Prompt],
     responses: Sequence[str],
     lengths: Sequence[int],
@@ -42,6 +44,7 @@ def score(
 ) -> Scores:
     """What the reward says of n responses to each prompt, in order; lengths: in tokens.
 
+    The first process alone calls it: a reward may look at the whole batch, hold a model, or count its calls.
     Raises RewardError when too many calls fail.
     """
     owners = [prompt for prompt in prompts for _ in range(n)]
@@ -49,7 +52,12 @@ def score(
         Sample(prompt.data_source, response, prompt.ground_truth, prompt.extra_info, prompt.text, length)
         for prompt, response, length in zip(owners, responses, lengths, strict=True)
     ]
-    return score_batch(reward, samples, max_errors=max_errors)
+
+    def scores() -> Scores:
+        assert reward is not None, "the first process has the reward"
+        return score_batch(reward, samples, max_errors=max_errors)
+
+    return world.from_first(scores)
 
 
 def lengths_of(rollouts: Rollouts) -> list[int]:
@@ -80,10 +88,11 @@ def rows(
 
 
 def evaluate(
+    world: World,
     policy: Policy,
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    reward: Scorer,
+    reward: Scorer | None,
     *,
     seed: int,
     max_rows: int,
@@ -94,11 +103,10 @@ def evaluate(
 
     val_accuracy: share of responses whose reward is 1 or more; responses whose reward failed are left out.
     """
-    rollouts = sample(
-        policy, [prompt.ids for prompt in prompts], sampling, seed=seed, max_rows=max_rows, on_token=on_token
-    )
+    ids = [prompt.ids for prompt in prompts]
+    rollouts = sample_together(world, policy, ids, sampling, seed=seed, max_rows=max_rows, on_token=on_token)
     texts = responses_text(policy, rollouts)
-    scores = score(reward, prompts, texts, lengths_of(rollouts), n=sampling.n, max_errors=max_errors)
+    scores = score(world, reward, prompts, texts, lengths_of(rollouts), n=sampling.n, max_errors=max_errors)
     lines = rows(prompts, texts, scores, rollouts, "val")
     scored = [line for line in lines if line["reward"] is not None]
     values = {

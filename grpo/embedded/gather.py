@@ -13,6 +13,7 @@ import torch
 
 from grpo.algorithm import groups_with_signal, overlong_penalty
 from grpo.embedded.evaluate import responses_text, rows
+from grpo.embedded.parallel import joined
 from grpo.embedded.prompts import Prompt
 from grpo.embedded.rollout import Rollouts
 from grpo.embedded.session import Session
@@ -81,33 +82,6 @@ def shaped(scores: Sequence[float | None], lengths: torch.Tensor, shaping: Shapi
     ]
 
 
-def joined(parts: Sequence[Rollouts], *, pad_id: int) -> Rollouts:
-    """Rollouts of several batches of prompts as one, padded alike; uid counts the prompts on."""
-    length = max(part.prompt_ids.shape[1] for part in parts)
-    width = max(part.response_ids.shape[1] for part in parts)
-
-    def prompts(name: str, filler: int) -> torch.Tensor:
-        return torch.cat([_padded(getattr(part, name), length, filler, left=True) for part in parts])
-
-    def responses(name: str, filler: int) -> torch.Tensor:
-        return torch.cat([_padded(getattr(part, name), width, filler, left=False) for part in parts])
-
-    before = 0
-    uids = []
-    for part in parts:
-        uids.append(part.uid + before)
-        before += len(part.prompt_ids)
-    return Rollouts(
-        prompt_ids=prompts("prompt_ids", pad_id),
-        prompt_mask=prompts("prompt_mask", 0),
-        response_ids=responses("response_ids", pad_id),
-        response_mask=responses("response_mask", 0),
-        log_probs=responses("log_probs", 0),
-        uid=torch.cat(uids),
-        truncated=torch.cat([part.truncated for part in parts]),
-    )
-
-
 def _sample(session: Session, step: int, prompts: list[Prompt], number: int) -> Sampled:
     rollouts = session.sample(step, prompts, number)
     texts = responses_text(session.policy, rollouts)
@@ -128,11 +102,6 @@ def _with_signal(session: Session, sampled: Sampled) -> torch.Tensor:
         return torch.zeros(0, dtype=torch.long)
     uid = torch.arange(len(given))[there] // n
     return uid[groups_with_signal(values, uid)].unique()
-
-
-def _padded(matrix: torch.Tensor, width: int, filler: int, *, left: bool) -> torch.Tensor:
-    more = width - matrix.shape[1]
-    return torch.nn.functional.pad(matrix, (more, 0) if left else (0, more), value=filler)
 
 
 def _joined_scores(parts: Sequence[Scores]) -> Scores:

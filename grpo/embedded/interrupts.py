@@ -13,15 +13,20 @@ class StopRequested(Exception):
 
 
 class Interrupts:
-    """While entered, signals only raise a flag. `check()` raises StopRequested where stopping loses nothing."""
+    """While entered, signals only raise a flag. `check()` raises StopRequested where stopping loses nothing.
 
-    def __init__(self) -> None:
+    first: what is done before the stop, for the user. launched: by processes.py, which passes both on as a SIGINT.
+    """
+
+    def __init__(self, first: str = "saving a checkpoint first", *, launched: bool = False) -> None:
+        self.first = first
+        self._numbers = (signal.SIGINT,) if launched else (signal.SIGINT, signal.SIGTERM)
         self.signal: int | None = None
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no signals
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._numbers:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -39,4 +44,4 @@ class Interrupts:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.signal = number
-        print("\nstopping: saving a checkpoint first (once more to stop at once)", file=sys.stderr, flush=True)
+        print(f"\nstopping: {self.first} (once more to stop at once)", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from grpo.embedded.gather import gather
 from grpo.embedded.interrupts import Interrupts, StopRequested
 from grpo.embedded.learn import learn_from, measured
 from grpo.embedded.opening import open_session
+from grpo.embedded.parallel import ALONE, World
 from grpo.embedded.prompts import hash_seed
 from grpo.embedded.rollout import Rollouts
 from grpo.embedded.session import Session
@@ -20,12 +21,15 @@ from grpo.embedded.update import Batch, mini_batches, update
 from grpo.engine import Interrupted, Result, Run
 
 
-def train(run: Run) -> Result:
-    """Train as `run` says. Raises EngineError, RewardError, DataError, or Interrupted with a checkpoint written."""
+def train(run: Run, world: World = ALONE) -> Result:
+    """Train as `run` says. Raises EngineError, RewardError, DataError, or Interrupted with a checkpoint written.
+
+    world: the processes that train together, each of which calls this.
+    """
     settings = settings_of(run.config)
-    with Interrupts() as interrupts:
+    with Interrupts(launched=world.size > 1) as interrupts:
         try:
-            with open_session(run, settings, interrupts) as session:
+            with open_session(run, settings, interrupts, world) as session:
                 return _train(session)
         except StopRequested:
             raise Interrupted("stopped before the first step, so there is nothing to save") from None
@@ -64,6 +68,7 @@ def update_policy(session: Session, step: int, batch: Batch) -> dict[str, float]
             clip_grad=float(settings.optim["clip_grad"]),
             max_tokens=session.max_micro_tokens,
             max_rows=settings.max_micro_rows,
+            world=session.world,
         )
         stats.append(stat | {"lr": lr})
     names = {name: None for stat in stats for name in stat}

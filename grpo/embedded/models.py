@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BitsAndBytesConfig,
     PreTrainedConfig,
@@ -21,10 +22,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from grpo.embedded import adapter
+from grpo.embedded import adapter, encoder_decoder
+from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import turn_end
-from grpo.embedded.scratch import make_model, make_tokenizer
+from grpo.embedded.scratch import make_encoder_decoder, make_model, make_tokenizer
 from grpo.engine import EngineError
 
 SCRATCH = "scratch"
@@ -51,21 +53,22 @@ def open_model(config: DictConfig, tokenizer: PreTrainedTokenizerBase, source: s
     model, scratch = config.actor_rollout_ref.model, config.launcher.scratch
     source = str(source or model.path)
     if source == SCRATCH:
-        return make_model(
-            tokenizer,  # type: ignore[arg-type]
-            hidden_size=scratch.hidden_size,
-            num_layers=scratch.num_layers,
-            num_heads=scratch.num_heads,
-            max_length=config.data.max_prompt_length + config.data.max_response_length,
-            seed=config.launcher.seed,
-        )
+        shape = {name: int(scratch[name]) for name in ("hidden_size", "num_layers", "num_heads")}
+        if scratch.architecture == "t5":
+            return make_encoder_decoder(tokenizer, **shape, seed=config.launcher.seed)
+        longest = config.data.max_prompt_length + config.data.max_response_length
+        return make_model(tokenizer, **shape, max_length=longest, seed=config.launcher.seed)
     trust = bool(model.trust_remote_code)
     found = read_config(source, trust=trust)
     lengths = (int(config.data.max_prompt_length), int(config.data.max_response_length))
-    check_sizes(found, tokenizer, lengths, source)
+    turned = config.launcher.encoder_decoder and not found.is_encoder_decoder
+    (encoder_decoder.check_fits if turned else check_sizes)(found, tokenizer, lengths, source)
     if start := _start(config):
         adapter.check_fits(start, _skeleton(found, trust), source)
-    opened = read_model(source, trust=trust, bits=config.launcher.qlora, device=config.trainer.device)
+    if turned:
+        opened = encoder_decoder.joined(source, found, tokenizer, seed=int(config.launcher.seed))
+    else:
+        opened = read_model(source, trust=trust, bits=config.launcher.qlora, device=config.trainer.device)
     rows = int(opened.get_input_embeddings().weight.shape[0])  # type: ignore[arg-type]
     _check_vocabulary(rows, tokenizer, source)
     return opened
@@ -80,7 +83,7 @@ def read_config(source: str, *, trust: bool = False) -> PreTrainedConfig:
 
 
 def read_model(source: str, *, trust: bool = False, bits: int | None = None, device: str = "auto") -> PreTrainedModel:
-    """A causal model in float32. bits: 4 or 8 quantizes its layers for QLoRA. Raises EngineError."""
+    """A causal or encoder-decoder model in float32. bits: 4 or 8 quantizes its layers for QLoRA. Raises EngineError."""
     more: dict[str, Any] = {}
     if bits:
         where = "cuda" if torch.cuda.is_available() and device != "cpu" else "cpu"
@@ -91,9 +94,11 @@ def read_model(source: str, *, trust: bool = False, bits: int | None = None, dev
         )
         more = {"quantization_config": quantized, "device_map": {"": where}}
     try:
-        opened = AutoModelForCausalLM.from_pretrained(
+        opened = _kind(read_config(source, trust=trust)).from_pretrained(
             str(Path(source).expanduser()), dtype=torch.float32, trust_remote_code=trust, **more
         )
+    except EngineError:
+        raise
     except Exception as error:  # as above
         raise EngineError(_unopened("model", source, error)) from error
     if getattr(opened, "_is_stateful", False):
@@ -101,6 +106,8 @@ def read_model(source: str, *, trust: bool = False, bits: int | None = None, dev
             f"{source}: {opened.config.model_type} models keep a running state instead of a cache, which the embedded "
             "engine cannot sample with; take a transformer, or try --engine verl"
         )
+    if opened.config.is_encoder_decoder:
+        encoder_decoder.freeze_unused(opened)
     return opened
 
 
@@ -140,7 +147,8 @@ def make_policy(
             "response could ever end; set eos_token in tokenizer_config.json"
         )
     pad: int = stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id  # type: ignore[assignment]
-    return Policy(model, tokenizer, device, dtype, stop_ids, pad, adapted)
+    kind = EncoderDecoderPolicy if model.config.is_encoder_decoder else Policy
+    return kind(model, tokenizer, device, dtype, stop_ids, pad, adapted)
 
 
 def end_turns(policy: Policy) -> list[str]:
@@ -163,6 +171,9 @@ def check_sizes(
     found: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, lengths: tuple[int, int], source: str
 ) -> None:
     """Raise EngineError where tokens or positions do not fit the model. lengths: of prompt and response."""
+    if found.is_encoder_decoder:
+        encoder_decoder.check_fits(found, tokenizer, lengths, source)
+        return
     text = found.get_text_config()
     if (rows := getattr(text, "vocab_size", None)) is not None:
         _check_vocabulary(rows, tokenizer, source)
@@ -182,6 +193,10 @@ def _check_vocabulary(rows: int, tokenizer: PreTrainedTokenizerBase, source: str
         )
 
 
+def _kind(found: PreTrainedConfig) -> Any:
+    return AutoModelForSeq2SeqLM if found.is_encoder_decoder else AutoModelForCausalLM
+
+
 def _start(config: DictConfig) -> Path | None:
     path = config.actor_rollout_ref.model.lora_adapter_path
     return Path(path).expanduser() if path and config.actor_rollout_ref.model.lora_rank else None
@@ -190,7 +205,7 @@ def _start(config: DictConfig) -> Path | None:
 def _skeleton(found: PreTrainedConfig, trust: bool) -> PreTrainedModel:
     """The model's layers and their shapes, without memory for its weights."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(found, trust_remote_code=trust)
+        return _kind(found).from_config(found, trust_remote_code=trust)
 
 
 def _unopened(what: str, source: str, error: Exception) -> str:

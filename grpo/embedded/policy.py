@@ -8,11 +8,12 @@ Legend: P prompts, n responses each, B = P * n, L prompt tokens (left-padded), R
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -22,6 +23,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from grpo.algorithm import entropy_of, log_probs_of
 from grpo.embedded.adapter import TRAINED, matrices, using
 from grpo.embedded.cache import growing_cache
+from grpo.embedded.decoding import CachedDecoding, Decoding
+from grpo.embedded.llama_decoding import LlamaDecoding
+from grpo.embedded.llama_like import can_be_written_out
+from grpo.embedded.packing import NotExact, lay_out, packed_log_probs, probe_batch, recompute_contexts, window_of
 from grpo.engine import EngineError
 
 if TYPE_CHECKING:
@@ -54,6 +59,9 @@ class Policy:
             if type(layer).__name__ == "Linear4bit":  # in evaluation mode it repacks itself on a CPU,
                 layer.training = True  # and from then on bitsandbytes passes no gradient through it
         self._recomputed: list[torch.nn.Module] = []
+        self._packs: bool | None = None  # not tried yet
+        self._writes_out: bool | None = None  # likewise
+        self._window = window_of(self.model)
         self._last_logits_only = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     @contextlib.contextmanager
@@ -78,7 +86,8 @@ class Policy:
 
     def recompute_activations(self) -> None:
         """From now on recompute the layers' activations in the backward pass instead of keeping them."""
-        self.model.gradient_checkpointing_enable()
+        contexts = functools.partial(recompute_contexts, self.model)
+        self.model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
         self._recomputed = [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
         for layer in self._recomputed:  # the dropout of the layer itself; that of its parts stays in evaluation mode
             for name, value in vars(layer).items():
@@ -108,6 +117,18 @@ class Policy:
         )
         return out.logits[:, -1], cache
 
+    def open_decoding(self, ids: torch.Tensor, mask: torch.Tensor, n: int, max_new: int) -> Decoding:
+        """Begin n responses of at most max_new tokens to each prompt. ids, mask: [P, L], left-padded.
+
+        A prompt is run once for its whole group. Within arithmetic(), without gradients.
+        """
+        if max(ids.shape[1] + max_new, 8) <= self._window:  # 8: what the try takes
+            if self._writes_out is None:
+                self._writes_out = can_be_written_out(self)
+            if self._writes_out:
+                return LlamaDecoding(self, ids, mask, n, max_new)
+        return CachedDecoding(self, ids, mask, n)
+
     def log_probs(
         self,
         prompt_ids: torch.Tensor,
@@ -123,10 +144,16 @@ class Policy:
         entropy: None = not wanted, "metric" = without gradient, "loss" = with it.
 
         prompt_ids, prompt_mask: [P, L]; response_ids, response_mask: [B, R], a prompt's n responses side by side.
-        A prompt is run once for its whole group, in the backward pass too, wherever the model's cache allows it.
+        A prompt is run once for its whole group, in the backward pass too, wherever the model's cache allows it. Where
+        the model can be packed, nothing is computed for padding, and a response with an empty mask costs nothing.
         """
-        n = len(response_ids) // len(prompt_ids)
+        n, packs = len(response_ids) // len(prompt_ids), self.packs
         with self.arithmetic(), self.recomputing() as recomputing:
+            if packs:
+                layout = lay_out(prompt_ids, prompt_mask, response_ids, response_mask)
+                if layout.longest <= self._window:
+                    shape = response_ids.shape
+                    return packed_log_probs(self.model, layout, shape, temperature=temperature, entropy=entropy)
             if n > 1 and not recomputing and self._can_share_prompts():
                 logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
             else:
@@ -135,6 +162,26 @@ class Policy:
         if entropy is None:
             return chosen, None
         return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
+
+    @property
+    def packs(self) -> bool:
+        """Whether this model may be given a batch in one row without padding; tried once, outside arithmetic()."""
+        if self._packs is None:
+            self._packs = bool(self._window) and self._packing_is_exact()
+        return self._packs
+
+    def _packing_is_exact(self) -> bool:
+        probe = probe_batch(self.model.config.get_text_config().vocab_size, self.device)
+        how: dict[str, Any] = {"temperature": 1.0, "entropy": None}
+        with self.arithmetic(), torch.no_grad():
+            try:
+                ours, _ = packed_log_probs(self.model, lay_out(*probe), probe[2].shape, **how)
+            except NotExact:
+                return False
+            theirs = log_probs_of(self._logits_plain(*probe, len(probe[2]) // len(probe[0])), probe[2])
+        plain = self.dtype == torch.float32 and not getattr(self.model, "is_quantized", False)
+        far = ((ours - theirs).abs() * probe[3]).max()
+        return bool(far < (1e-4 if plain else 5e-2))
 
     def _can_share_prompts(self) -> bool:
         """Not when a layer keeps only a window of the cache."""

@@ -42,11 +42,18 @@ class Encoder:
 
     template: Jinja; `chat` or None = the tokenizer's own; `plain` = the messages' text, with the special tokens that
     the tokenizer puts around any text; `none` = the text and nothing else, since it was templated before.
+    whole: an encoder reads it, so that a text's end token stays.
     cut: how many prompts lost tokens to max_length so far.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, template: str | None, max_length: int, truncation: str
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        template: str | None,
+        max_length: int,
+        truncation: str,
+        whole: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._untouched = template == UNTOUCHED
@@ -56,12 +63,19 @@ class Encoder:
         if not self.has_template:
             tokenizer.chat_template = TURNS_TEMPLATE
         self._plain = not self._untouched and tokenizer.chat_template in (PLAIN_TEMPLATE, TURNS_TEMPLATE)
-        self._max_length, self._truncation = max_length, truncation
+        self._max_length, self._truncation, self._whole = max_length, truncation, whole
         self._system_is_kept = self._untouched
+        self._one_text = whole and not self._untouched and tokenizer.chat_template == TURNS_TEMPLATE
         self.cut = 0
 
     def text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """What the model reads. Raises DataError for messages that the template refuses or drops."""
+        if self._one_text and len(messages) > 1:
+            roles = ", ".join(message["role"] for message in messages)
+            raise DataError(
+                f"a model with an encoder and no chat template reads one text, not a conversation ({roles}): put what "
+                "it needs into the prompt itself, or give --prompt_template"
+            )
         if self._untouched:
             return "".join(message["content"] for message in messages)
         try:
@@ -95,8 +109,9 @@ class Encoder:
         text = self.text(row["prompt"])
         # A template writes the special tokens itself; plain text gets those that the tokenizer puts around any text.
         ids = self._tokenizer(text, add_special_tokens=self._plain)["input_ids"]
-        if ids and self._plain and ids[-1] == self._tokenizer.eos_token_id:
-            ids = ids[:-1]
+        end = ids[-1:] if ids and self._plain and ids[-1] == self._tokenizer.eos_token_id else []
+        if end and not self._whole:
+            ids, end = ids[:-1], []
         if len(ids) > self._max_length:
             if self._truncation == "filter":
                 return None
@@ -105,7 +120,8 @@ class Encoder:
                     f"record {row['extra_info'].get('index')}: the prompt has {len(ids)} tokens, over "
                     f"data.max_prompt_length={self._max_length}; raise it, or set data.truncation=left"
                 )
-            ids = ids[-self._max_length :] if self._truncation == "left" else ids[: self._max_length]
+            kept = self._max_length - len(end)
+            ids = ids[-self._max_length :] if self._truncation == "left" else [*ids[:kept], *end]
             self.cut += 1
         if not ids:
             raise DataError(f"record {row['extra_info'].get('index')}: the prompt has no tokens; give it some text")

@@ -8,7 +8,8 @@ Legend: P prompts, n responses each, B = P * n, L prompt tokens, R response toke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,85 +78,108 @@ def sample(
     seed: int,
     max_rows: int = 256,
     on_token: Callable[[int], None] = lambda finished: None,
+    chosen: Sequence[int] | None = None,
 ) -> Rollouts:
     """Responses to `prompts` (token ids). seed: of this step; max_rows: responses side by side.
+
+    chosen: answer only these of the prompts, as they would be answered among all.
 
     on_token(finished) is called after every decoding step with the number of responses done so far; what it raises
     ends the sampling.
     """
     n, width = sampling.n, sampling.max_length
+    generator = torch.Generator().manual_seed(seed)
+    uniforms = torch.rand(len(prompts), n, width, generator=generator)
+    if chosen is not None:
+        prompts, uniforms = [prompts[index] for index in chosen], uniforms[list(chosen)]
     total = len(prompts) * n
     ids, mask = _left_pad(prompts, policy)
-    generator = torch.Generator().manual_seed(seed)
-    uniforms = torch.rand(total, width, generator=generator).to(policy.device)  # [B, R]
-    response_ids = torch.full((total, width), policy.pad_id, device=policy.device)
-    lengths = torch.full((total,), width, device=policy.device)
-    log_probs = torch.zeros(total, width, device=policy.device)
-    stopped = torch.zeros(total, dtype=torch.bool, device=policy.device)
-
-    step = max(1, max_rows // n)
-    for first in range(0, len(prompts), step):
-        chunk = slice(first, first + step)
-        rows = slice(first * n, (first + step) * n)
+    table = _Table(
+        uniforms=uniforms.flatten(0, 1).to(policy.device),
+        response_ids=torch.full((total, width), policy.pad_id, device=policy.device),
+        log_probs=torch.zeros(total, width, device=policy.device),
+        lengths=torch.full((total,), width, device=policy.device),
+        stopped=torch.zeros(total, dtype=torch.bool, device=policy.device),
+    )
+    order = mask.sum(1).argsort(stable=True)  # prompts of like length side by side: less padding
+    done = 0
+    for chunk in order.split(max(1, max_rows // n)):
         length = int(mask[chunk].sum(1).max())
-        _decode(
-            policy, ids[chunk, -length:], mask[chunk, -length:], sampling, uniforms[rows],
-            response_ids[rows], log_probs[rows], lengths[rows], stopped[rows],
-            lambda done, before=first * n: on_token(before + done),
-        )  # fmt: skip
+        rows = (chunk[:, None] * n + torch.arange(n, device=policy.device)).flatten()
+        told = functools.partial(lambda before, finished: on_token(before + finished), done)
+        done += _decode(policy, ids[chunk, -length:], mask[chunk, -length:], sampling, table, rows, told)
 
-    width = max(1, int(lengths.max()))
-    response_mask = torch.arange(width, device=policy.device) < lengths[:, None]  # [B, R]
+    width = max(1, int(table.lengths.max()))
+    response_mask = torch.arange(width, device=policy.device) < table.lengths[:, None]  # [B, R]
     return Rollouts(
         prompt_ids=ids,
         prompt_mask=mask,
-        response_ids=response_ids[:, :width].clone(),
+        response_ids=table.response_ids[:, :width].masked_fill(~response_mask, policy.pad_id),
         response_mask=response_mask.long(),
-        log_probs=log_probs[:, :width].clone(),
+        log_probs=table.log_probs[:, :width].masked_fill(~response_mask, 0.0),
         uid=torch.arange(len(prompts), device=policy.device).repeat_interleave(n),
-        truncated=~stopped,
+        truncated=~table.stopped,
     )
 
 
-def _decode(policy, ids, mask, sampling, uniforms, response_ids, log_probs, lengths, stopped, on_token) -> None:
-    """Fill response_ids, log_probs, lengths and stopped (rows of one chunk) in place."""
-    n, device = sampling.n, policy.device
-    stops = torch.tensor(policy.stop_ids, device=device)
+@dataclass
+class _Table:
+    """What is known of every response, [B, R] or [B]; beyond a response's length there is rubbish."""
+
+    uniforms: torch.Tensor
+    response_ids: torch.Tensor
+    log_probs: torch.Tensor
+    lengths: torch.Tensor
+    stopped: torch.Tensor
+
+
+def _decode(policy, ids, mask, sampling, table: _Table, rows, on_token) -> int:
+    """Fill these rows of the table, n for each prompt. Returns how many of them stopped."""
+    n, done = sampling.n, 0
+    stops = torch.tensor(policy.stop_ids, device=policy.device)
     with policy.arithmetic():
-        logits, cache = policy.read_prompts(ids, mask)
-        cache.batch_repeat_interleave(n)
-        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)
-        lines = torch.arange(len(mask), device=device)  # cache line -> response
-        seen = ids.repeat_interleave(n, 0) if sampling.repetition_penalty != 1.0 else None
+        decoding = policy.open_decoding(ids, mask, n, sampling.max_length)
+        lines = rows  # line of the decoding -> row
+        open_ = torch.ones(len(rows), dtype=torch.bool, device=policy.device)  # lines that have not stopped
+        said = ids[:, :0] if policy.model.config.is_encoder_decoder else ids  # what a decoder has said or read itself
+        seen = said.repeat_interleave(n, 0) if sampling.repetition_penalty != 1.0 else None
         for t in range(sampling.max_length):
-            tokens, chosen = _choose(logits.float(), uniforms[lines, t], seen, stops, sampling, t)
-            open_ = ~stopped[lines]
-            response_ids[lines[open_], t] = tokens[open_]
-            log_probs[lines[open_], t] = chosen[open_]
-            ended = open_ & torch.isin(tokens, stops)
-            stopped[lines[ended]] = True
-            lengths[lines[ended]] = t + 1
-            on_token(int(stopped.sum()))
-            going = ~stopped[lines]
-            alive = int(going.sum())
+            tokens, chosen = _choose(decoding.logits.float(), table.uniforms[lines, t], seen, stops, sampling, t)
+            table.response_ids[lines, t], table.log_probs[lines, t] = tokens, chosen
+            ended = (tokens[:, None] == stops).any(1) & open_
+            more = int(ended.sum())
+            if more:
+                table.stopped[lines[ended]], table.lengths[lines[ended]] = True, t + 1
+                open_, done = open_ & ~ended, done + more
+            on_token(done)
+            alive = len(rows) - done
             if not alive or t + 1 == sampling.max_length:
-                return
-            if alive <= 0.8 * len(lines):  # let finished lines go once that repays copying the cache
-                keep = going.nonzero().squeeze(1)
-                cache.batch_select_indices(keep)
-                lines, mask, tokens = lines[keep], mask[keep], tokens[keep]
+                break
+            if alive < len(lines) and alive <= decoding.patience * len(lines):
+                keep = _without(open_, alive)
+                decoding.keep(keep)
+                lines, tokens, open_ = lines[keep], tokens[keep], open_[keep]
                 seen = None if seen is None else seen[keep]
             seen = None if seen is None else torch.cat([seen, tokens[:, None]], 1)
-            positions = mask.sum(1, keepdim=True)
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            logits = policy.model(
-                tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-            ).logits[:, -1]
+            decoding.step(tokens)
+    return done
+
+
+def _without(open_: torch.Tensor, alive: int) -> torch.Tensor:
+    """The open lines in an order in which few of them move: the last ones take the places of those that stopped."""
+    keep = torch.arange(alive, device=open_.device)
+    keep[~open_[:alive]] = open_[alive:].nonzero().squeeze(1) + alive
+    return keep
 
 
 def _choose(logits, uniform, seen, stops, sampling: Sampling, t: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of each line and its log-prob. logits: [B, V]; uniform: [B], in [0, 1)."""
     greedy = sampling.temperature == 0
+    everything = sampling.top_p >= 1.0 and not 0 < sampling.top_k < logits.shape[1]
+    if everything and seen is None and t >= sampling.min_length and not greedy:  # one softmax serves both
+        shares = (logits if sampling.temperature == 1.0 else logits / sampling.temperature).softmax(1)
+        tokens = _invert(shares, uniform)
+        return tokens, shares.gather(1, tokens[:, None]).squeeze(1).log()
     plain = logits
     if seen is not None:
         said = logits.gather(1, seen)
@@ -184,11 +208,17 @@ def _filter(logits: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
 
 
 def _draw(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Invert the distribution function at `uniform`: the token depends on its own random number and nothing else."""
-    mass = logits.softmax(1).cumsum(1)  # [B, V], ends near 1
-    index = torch.searchsorted(mass, (uniform * mass[:, -1])[:, None], right=True).squeeze(1)
-    last_possible = (mass < mass[:, -1:]).sum(1)  # where rounding pushed the number to the very end
-    return torch.minimum(index, last_possible)
+    """A token of each line by its own random number and nothing else. logits: [B, V]; uniform: [B]."""
+    return _invert(logits.softmax(1), uniform)
+
+
+def _invert(shares: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Invert the distribution function at `uniform`."""
+    mass = shares.cumsum(1)  # [B, V], ends near 1
+    total = mass[:, -1]
+    # Below the end, however it is rounded, so that a token without mass is never drawn.
+    wanted = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(mass, wanted[:, None], right=True).squeeze(1)
 
 
 def _left_pad(prompts: list[list[int]], policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:

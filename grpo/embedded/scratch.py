@@ -1,8 +1,11 @@
-"""A small Qwen2-architecture model and its tokenizer, made here from a config: no download, any language.
+"""A small model and its tokenizer, made here from a config: no download, any language.
+
+The model is a decoder (Qwen2's architecture), or an encoder and a decoder (T5's).
 
 The tokenizer is Qwen2's byte-level one, so that transformers and vLLM open the folder as they open any Qwen model.
 `vocabulary="bytes"` has a token for every byte (a Chinese character is three); `"characters"` has one more for every
-character of the texts it is shown, which a tiny model learns from faster.
+character of the texts it is shown, which a tiny model learns from faster; `"words"` one for every piece of a word that
+is frequent in them, which makes texts several times shorter.
 """
 
 from __future__ import annotations
@@ -18,18 +21,25 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from grpo.engine import EngineError
 
+MOST_WORDS = 4096  # tokens of the vocabulary `words`
 PAD, END = "<|endoftext|>", "<|im_end|>"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
 def make_tokenizer(vocabulary: str, texts: Iterable[str] = ()) -> Qwen2Tokenizer:
-    """A tokenizer that reads any text. vocabulary: `bytes`, or `characters` (those of `texts` are one token each)."""
+    """A tokenizer that reads any text. vocabulary: `bytes`, or `characters` or `words` (those of `texts`)."""
+    if vocabulary == "words":
+        made = make_tokenizer("bytes").train_new_from_iterator(texts, vocab_size=MOST_WORDS, show_progress=False)
+        made.chat_template = TEMPLATE
+        return made  # type: ignore[return-value]
     if vocabulary not in ("bytes", "characters"):
-        raise EngineError(f"launcher.scratch.vocabulary={vocabulary}: bytes or characters")
+        raise EngineError(f"launcher.scratch.vocabulary={vocabulary}: bytes, characters or words")
     words = dict.fromkeys([PAD, END, *sorted(pre_tokenizers.ByteLevel.alphabet())])
     merges: dict[tuple[str, str], None] = {}
     characters = {character for text in texts for character in text} if vocabulary == "characters" else set()
@@ -77,4 +87,30 @@ def make_model(
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config).float()
     model.generation_config = GenerationConfig(pad_token_id=pad_id, eos_token_id=end_id, do_sample=True)
+    return model
+
+
+def make_encoder_decoder(
+    tokenizer: PreTrainedTokenizerBase, *, hidden_size: int, num_layers: int, num_heads: int, seed: int
+) -> PreTrainedModel:
+    """Random weights of a T5 from `seed`, in float32. num_layers: of the encoder, and of the decoder."""
+    pad_id, end_id = (int(tokenizer.convert_tokens_to_ids(word)) for word in (PAD, END))  # type: ignore[arg-type]
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=hidden_size,
+        d_kv=hidden_size // num_heads,
+        d_ff=4 * hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        dropout_rate=0.0,
+        pad_token_id=pad_id,
+        eos_token_id=end_id,
+        decoder_start_token_id=pad_id,  # type: ignore[call-arg]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = T5ForConditionalGeneration(config).float()
+    model.generation_config = GenerationConfig(
+        pad_token_id=pad_id, eos_token_id=end_id, decoder_start_token_id=pad_id, do_sample=True
+    )
     return model

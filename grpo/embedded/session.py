@@ -18,15 +18,17 @@ import torch
 
 from grpo.atomic import atomic_write
 from grpo.embedded import checkpoint
+from grpo.embedded.best import keep_if_best
 from grpo.embedded.copies import OLD, REFERENCE, move
 from grpo.embedded.draws import Draws
 from grpo.embedded.evaluate import evaluate, lengths_of, score
 from grpo.embedded.interrupts import Interrupts
+from grpo.embedded.parallel import ALONE, World, sample_together
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, Prompt, hash_seed
-from grpo.embedded.rollout import Rollouts, sample
+from grpo.embedded.rollout import Rollouts
 from grpo.embedded.settings import Settings
-from grpo.embedded.update import learning_rate, log_probs
+from grpo.embedded.update import learning_rate, log_probs_together
 from grpo.engine import EngineError, Result, Run
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
@@ -41,7 +43,7 @@ class Session:
     """One open run. per_epoch: steps of an epoch, 0 when the data has no end; step: the last one that is done.
 
     old: the copy of the policy that samples, None = the policy itself does. kl_coef: weight of the KL in the reward,
-    next_kl_coef: that of the next step.
+    next_kl_coef: that of the next step. reward, log: None where another process of `world` scores and records.
     """
 
     run: Run
@@ -50,7 +52,7 @@ class Session:
     policy: Policy
     reference: Policy | None
     optimizer: torch.optim.Optimizer
-    reward: Scorer
+    reward: Scorer | None
     encoder: Encoder
     draws: Draws
     prompts: list[Prompt]
@@ -59,8 +61,9 @@ class Session:
     total_steps: int
     max_micro_tokens: int
     progress: Progress
-    log: MetricsLog
+    log: MetricsLog | None
     outcome: Outcome
+    world: World = ALONE
     old: Policy | None = None
     kl_coef: float = 0.0
     next_kl_coef: float = 0.0
@@ -97,7 +100,8 @@ class Session:
 
         ids = [prompt.ids for prompt in prompts]
         seed = hash_seed(self.settings.seed, "sample", step, *([number] if number else []))
-        return sample(
+        return sample_together(
+            self.world,
             self.old or self.policy,
             ids,
             self.settings.sampling,
@@ -109,14 +113,14 @@ class Session:
     def score(self, prompts: list[Prompt], texts: list[str], rollouts: Rollouts) -> Scores:
         """What the reward says of the step's responses."""
         n, max_errors = self.settings.sampling.n, self.settings.max_reward_errors
-        return score(self.reward, prompts, texts, lengths_of(rollouts), n=n, max_errors=max_errors)
+        return score(self.world, self.reward, prompts, texts, lengths_of(rollouts), n=n, max_errors=max_errors)
 
     def reference_log_probs(self, rollouts: Rollouts) -> torch.Tensor | None:
         """[B, R] under the frozen model; None when nothing is measured against it."""
         if self.reference is None:
             return None
-        temperature = self.settings.sampling.temperature
-        return log_probs(self.reference, rollouts, temperature=temperature, max_tokens=self.max_micro_tokens)
+        how = {"temperature": self.settings.sampling.temperature, "max_tokens": self.max_micro_tokens}
+        return log_probs_together(self.world, self.reference, rollouts, **how)
 
     def next_learning_rate(self) -> float:
         """Set and return the learning rate of the coming optimizer step."""
@@ -155,6 +159,7 @@ class Session:
         if last or (settings.test_freq > 0 and step % settings.test_freq == 0):
             measured, evaluated = self.evaluate(step, "final" if last else None)
             values |= measured
+            keep_if_best(self, step, measured)
         self._record(step, values, [*lines, *evaluated])
         self.progress.step(step, values)
         if settings.debug:
@@ -170,6 +175,7 @@ class Session:
         """Answer the evaluation prompts: metrics, and lines for the log. milestone: the name to remember this by."""
         total = len(self.val_prompts) * self.settings.val_sampling.n
         values, lines = evaluate(
+            self.world,
             self.policy,
             self.val_prompts,
             self.settings.val_sampling,
@@ -195,6 +201,8 @@ class Session:
             self._record(0, values, lines)
 
     def _record(self, step: int, values: dict[str, float], lines: list[dict[str, Any]]) -> None:
+        if self.log is None:
+            return
         try:
             self.log.completions(step, lines)
             self.log.step(step, values)
@@ -203,16 +211,10 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint of the last step; raises SaveError."""
-        self.log.sync()
-        checkpoint.save(
-            self.checkpoints,
-            self.step,
-            self.policy,
-            self.optimizer,
-            self._state(),
-            keep=self.settings.keep,
-            copies=self.copies(),
-        )
+        if self.log is not None:
+            self.log.sync()
+            state, keep, copies = self._state(), self.settings.keep, self.copies()
+            checkpoint.save(self.checkpoints, self.step, self.policy, self.optimizer, state, keep=keep, copies=copies)
         self.saved_step = self.step
 
     def copies(self) -> dict[str, Policy]:
@@ -256,6 +258,8 @@ class Session:
         if "final" not in self.outcome.accuracy:
             self.evaluate(self.step, "final")
         final = self.checkpoints / "final"
+        if self.log is None:
+            return Result({}, final, None)
         try:
             wanted = self.run.config.launcher.export
             checkpoint.publish(
@@ -268,7 +272,7 @@ class Session:
         run = self.run
         summary = {
             "engine": "embedded",
-            "algorithm": run.config.algorithm.adv_estimator,
+            "algorithm": run.algorithm or run.config.algorithm.adv_estimator,
             "recipe": run.recipe,
             "steps": self.step,
             "seconds": round(self._seconds(), 1),
@@ -278,7 +282,7 @@ class Session:
             "checkpoint": str(final),
             "report": str(run.output_dir / "report.html"),
             "example": self.outcome.example(),
-        }
+        } | ({"best": self.outcome.best} if self.outcome.best else {})
         self.log.sync()
         atomic_write(run.output_dir / "summary.json", json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
         return Result(summary, final, write_report(run.output_dir))

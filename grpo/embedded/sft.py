@@ -3,7 +3,7 @@
 The warm-up before GRPO, and the maths of ./train.sh sft, whose run is tuning.py.
 
 Several demonstrations may share a row (packing): positions start again with each one, from which the model sees that
-none may look at another.
+none may look at another. Not with an encoder and a decoder, which read prompt and response apart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
+from grpo.embedded.parallel import ALONE, World
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, hash_seed
 from grpo.embedded.update import learning_rate, require_gradients
@@ -62,12 +65,14 @@ def warm_up(
     clip_grad: float,
     seed: int,
     on_step: Callable[[int, float], None],
+    world: World = ALONE,
 ) -> None:
     """Minimise the mean negative log-prob of the response tokens; cosine schedule with a short warm-up.
 
-    on_step(step, loss) is called after each optimizer step; what it raises ends the warm-up.
+    on_step(step, loss) is called after each optimizer step; what it raises ends the warm-up. world: the processes that
+    share each batch.
     """
-    optimizer = torch.optim.AdamW(policy.trained(), lr=lr, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW(policy.trained(), lr=lr, weight_decay=weight_decay, fused=True)
     generator = torch.Generator().manual_seed(hash_seed(seed, "sft"))
     order: list[int] = []
     for step in range(steps):
@@ -77,13 +82,13 @@ def warm_up(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, lr=lr, kind="cosine", warmup=steps // 20, total=steps, min_ratio=0.1)
         optimizer.zero_grad(set_to_none=True)
-        loss = _loss(policy, chosen)
-        loss.backward()
+        loss = _share_of_loss(policy, chosen, world)
+        world.sum_gradients(policy.trained())
         if step == 0:
             require_gradients(policy)
         torch.nn.utils.clip_grad_norm_(policy.trained(), clip_grad)
         optimizer.step()
-        on_step(step, float(loss.detach()))
+        on_step(step, loss)
 
 
 def rows_of(batch: Sequence[Demonstration], *, width: int, packing: bool) -> list[list[Demonstration]]:
@@ -115,6 +120,8 @@ def micro_batches(rows: Sequence[list[Demonstration]], *, max_tokens: int) -> li
 
 def summed_loss(policy: Policy, rows: Sequence[Sequence[Demonstration]]) -> torch.Tensor:
     """Minus the log-probs of all response tokens of these rows, added up."""
+    if isinstance(policy, EncoderDecoderPolicy):
+        return _summed_apart(policy, [item for row in rows for item in row])
     width = max(sum(map(len, row)) for row in rows)
     ids = torch.full((len(rows), width), policy.pad_id)
     labels = torch.full((len(rows), width), _UNTRAINED)
@@ -134,17 +141,46 @@ def summed_loss(policy: Policy, rows: Sequence[Sequence[Demonstration]]) -> torc
     return torch.nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
+def _summed_apart(policy: EncoderDecoderPolicy, items: Sequence[Demonstration]) -> torch.Tensor:
+    """The same where the encoder reads the prompts, [B, L], and the decoder the responses, [B, R]."""
+    (prompts, prompt_mask), (responses, mask) = (
+        (
+            pad_sequence([torch.tensor(part) for part in parts], batch_first=True, padding_value=policy.pad_id),
+            pad_sequence([torch.ones(len(part), dtype=torch.long) for part in parts], batch_first=True),
+        )
+        for parts in ([item.prompt for item in items], [item.response for item in items])
+    )
+    there = [part.to(policy.device) for part in (prompts, prompt_mask, responses, mask)]
+    log_probs, _ = policy.log_probs(*there, temperature=1.0)
+    return -(log_probs * there[-1]).sum()
+
+
 @torch.no_grad()
 def keeps_apart(policy: Policy, one: Demonstration, other: Demonstration) -> bool:
     """Whether this architecture gives demonstrations in one row the losses that they have alone."""
+    if isinstance(policy, EncoderDecoderPolicy):
+        return False
     together = summed_loss(policy, [[one, other]])
     alone = summed_loss(policy, [[one]]) + summed_loss(policy, [[other]])
     tolerance = 1e-3 if policy.dtype == torch.float32 else 3e-2
     return bool((together - alone).abs() <= tolerance * alone.abs().clamp(min=1.0))
 
 
+def _share_of_loss(policy: Policy, batch: Sequence[Demonstration], world: World) -> float:
+    """The mean over the batch's response tokens; leaves the gradient of this process's share of it."""
+    mine, value = batch[world.rank :: world.size], 0.0
+    if mine:
+        tokens, of_all = (sum(len(item.response) for item in items) for items in (mine, batch))
+        loss = _loss(policy, mine) * (tokens / of_all)
+        loss.backward()
+        value = float(loss.detach())
+    return world.sum({"loss": value})["loss"]
+
+
 def _loss(policy: Policy, batch: Sequence[Demonstration]) -> torch.Tensor:
     """Mean over all response tokens of the batch. Rows are [prompt, response, padding]."""
+    if isinstance(policy, EncoderDecoderPolicy):
+        return _summed_apart(policy, batch) / sum(len(item.response) for item in batch)
     width = max(len(item.prompt) + len(item.response) for item in batch)
     ids = torch.full((len(batch), width), policy.pad_id)
     labels = torch.full((len(batch), width), _UNTRAINED)

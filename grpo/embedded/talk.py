@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import transformers
+from transformers import PreTrainedTokenizerBase
 
 from grpo.embedded import adapter
+from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.evaluate import responses_text
-from grpo.embedded.models import end_turns, make_policy, read_config, read_model, read_tokenizer
+from grpo.embedded.models import check_sizes, end_turns, make_policy, read_config, read_model, read_tokenizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder
 from grpo.embedded.rollout import Sampling, sample
@@ -27,7 +29,7 @@ _UNLIMITED = 1 << 20  # tokens of a model whose config names no limit
 
 @dataclass(frozen=True)
 class Voice:
-    """One model. longest: tokens that it reads, prompt and answer together."""
+    """One model. longest: tokens that it reads, prompt and answer together, or each, where an encoder reads prompts."""
 
     name: str
     policy: Policy
@@ -46,10 +48,13 @@ class Talk:
     ) -> str:
         """What model `number` says next. most: tokens. Raises EngineError when the conversation is too long."""
         voice = self.voices[number]
+        apart = isinstance(voice.policy, EncoderDecoderPolicy)
+        if apart:  # it was made to answer one text, not to go on with its own
+            messages = [*(message for message in messages if message["role"] == "system"), messages[-1]]
         prompt = voice.encoder({"prompt": messages, "data_source": "", "ground_truth": "", "extra_info": {}})
         assert prompt is not None
-        room = voice.longest - len(prompt.ids)
-        if room < 1:
+        room = voice.longest - (0 if apart else len(prompt.ids))
+        if room < 1 or len(prompt.ids) > voice.longest:
             raise EngineError(f"{voice.name} reads {voice.longest} tokens, and the conversation has {len(prompt.ids)}")
         sampling = Sampling(n=1, max_length=min(most, room), temperature=temperature)
         rollouts = sample(voice.policy, [prompt.ids], sampling, seed=seed)
@@ -74,28 +79,41 @@ def open_talk(
             policy = dataclasses.replace(beneath.policy, part=None)
             voices.append(dataclasses.replace(beneath, name=name, policy=policy))
         else:
-            voices.append(_open(name, template, device, dtype, trust))
+            voices.append(open_voice(name, template=template, device=device, dtype=dtype, trust=trust))
     return Talk(voices)
 
 
-def _open(name: str, template: str | None, device: str, dtype: str, trust: bool) -> Voice:
-    folder, base = Path(name).expanduser(), name
-    is_adapter = (folder / adapter.CONFIG).is_file() and not (folder / "config.json").is_file()
-    if is_adapter:
-        base = _base_of(folder)
-    own_tokenizer = is_adapter and any(
-        (folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")
-    )
-    tokenizer = read_tokenizer(name if own_tokenizer or not is_adapter else base, trust=trust)
-    longest = getattr(read_config(base, trust=trust).get_text_config(), "max_position_embeddings", None) or _UNLIMITED
+def open_voice(name: str, *, template: str | None, device: str, dtype: str, trust: bool = False) -> Voice:
+    """Open one model folder, adapter or Hub id. Raises EngineError."""
+    folder, base = Path(name).expanduser(), model_under(name)
+    tokenizer, longest, _ = open_reader(name, trust=trust)
     model, adapted = read_model(base, trust=trust), None
-    if is_adapter:
+    if base != name:
         adapted = adapter.attach(model, adapter.Lora(0, 0, "", base, folder), seed=0)
     where = choose_device(device)
     policy = make_policy(model, tokenizer, where, choose_dtype(dtype, where), adapted)
-    encoder = Encoder(tokenizer, template=template, max_length=_UNLIMITED, truncation="error")
+    whole = isinstance(policy, EncoderDecoderPolicy)
+    encoder = Encoder(tokenizer, template=template, max_length=_UNLIMITED, truncation="error", whole=whole)
     end_turns(policy)
     return Voice(name, policy, encoder, longest)
+
+
+def open_reader(name: str, *, trust: bool = False) -> tuple[PreTrainedTokenizerBase, int, bool]:
+    """The tokenizer of a model or adapter, how many tokens the model reads, and whether an encoder reads the prompts,
+    which then take none of the answer's; opens no weights. Raises EngineError."""
+    folder, base = Path(name).expanduser(), model_under(name)
+    own = base == name or any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
+    tokenizer, found = read_tokenizer(name if own else base, trust=trust), read_config(base, trust=trust)
+    check_sizes(found, tokenizer, (0, 0), name)
+    longest = getattr(found.get_text_config(), "max_position_embeddings", None) or _UNLIMITED
+    return tokenizer, longest, bool(found.is_encoder_decoder)
+
+
+def model_under(name: str) -> str:
+    """The model under an adapter's folder; anything else is a model itself."""
+    folder = Path(name).expanduser()
+    is_adapter = (folder / adapter.CONFIG).is_file() and not (folder / "config.json").is_file()
+    return _base_of(folder) if is_adapter else name
 
 
 def _is_under(voice: Voice, name: str) -> bool:

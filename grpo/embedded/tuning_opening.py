@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from data_prep.convert import load_rows
 from grpo.embedded import checkpoint
+from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.memory import token_budget
 from grpo.embedded.models import attach_adapter, end_turns, make_policy, open_model, open_tokenizer
@@ -76,6 +77,7 @@ def opened(run: Run, interrupts: Interrupts) -> Iterator[Tuning]:
         template=config.actor_rollout_ref.model.custom_chat_template,
         max_length=int(config.data.max_prompt_length),
         truncation="filter" if config.data.filter_overlong_prompts else config.data.truncation,
+        whole=isinstance(policy, EncoderDecoderPolicy),
     )
     notes += end_turns(policy)
     train, val, lines = _encoded(config, rows, val_rows, encoder, policy)
@@ -105,7 +107,11 @@ def opened(run: Run, interrupts: Interrupts) -> Iterator[Tuning]:
             interrupts=interrupts,
             policy=policy,
             optimizer=torch.optim.AdamW(
-                policy.trained(), lr=float(optim.lr), betas=tuple(optim.betas), weight_decay=float(optim.weight_decay)
+                policy.trained(),
+                lr=float(optim.lr),
+                betas=tuple(optim.betas),
+                weight_decay=float(optim.weight_decay),
+                fused=True,
             ),
             train=train,
             val=val,

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from grpo.algorithm import aggregate, kl_penalty, policy_loss
+from grpo.embedded.parallel import ALONE, World, my_rows
 from grpo.embedded.policy import Policy
 from grpo.embedded.rollout import Rollouts
+from grpo.embedded.skipping import cut_by_need
 from grpo.engine import EngineError
 
 
@@ -75,21 +77,27 @@ def mini_batches(batch: Batch, *, size: int, epochs: int, shuffle_seed: int | No
             yield batch.select(rows.to(batch.mask.device))
 
 
-def micro_batches(rollouts: Rollouts, *, max_tokens: int, max_rows: int | None) -> list[torch.Tensor]:
-    """Response indices of each forward/backward: at most max_rows responses, or max_tokens tokens with padding.
+def micro_batches(
+    rollouts: Rollouts, *, max_tokens: int, max_rows: int | None, packed: bool = False
+) -> list[torch.Tensor]:
+    """Response indices of each forward/backward: at most max_rows responses, or max_tokens tokens.
 
-    Groups stay whole, so that a prompt is run once for all its responses; only a group that is too large by itself
-    is cut.
+    packed: tokens are counted without padding. Groups stay whole, so that a prompt is run once for all its responses;
+    only a group that is too large by itself is cut.
     """
     n = rollouts.n
     prompt_lengths = rollouts.prompt_mask.sum(1).tolist()
-    response_lengths = rollouts.response_mask.sum(1).reshape(-1, n).amax(1).tolist()
+    lengths = rollouts.response_mask.sum(1).reshape(-1, n)
+    longest, summed = lengths.amax(1).tolist(), lengths.sum(1).tolist()
 
     def fits(prompts: list[int], rows: int) -> bool:
         if max_rows is not None:
             return rows <= max_rows
+        if packed:
+            responses = sum(summed[p] for p in prompts) if rows == n * len(prompts) else rows * longest[prompts[0]]
+            return sum(prompt_lengths[p] for p in prompts) + responses <= max_tokens
         return (
-            max(prompt_lengths[p] for p in prompts) * len(prompts) + rows * max(response_lengths[p] for p in prompts)
+            max(prompt_lengths[p] for p in prompts) * len(prompts) + rows * max(longest[p] for p in prompts)
             <= max_tokens
         )
 
@@ -115,13 +123,26 @@ def micro_batches(rollouts: Rollouts, *, max_tokens: int, max_rows: int | None) 
 def log_probs(policy: Policy, rollouts: Rollouts, *, temperature: float, max_tokens: int) -> torch.Tensor:
     """log_prob of every response token under `policy`, [B, R]; 0 where there is no token."""
     out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
-    for rows in micro_batches(rollouts, max_tokens=max_tokens, max_rows=None):
+    for rows in micro_batches(rollouts, max_tokens=max_tokens, max_rows=None, packed=policy.packs):
         part = rollouts.select(rows)
         values, _ = policy.log_probs(
             part.prompt_ids, part.prompt_mask, part.response_ids, part.response_mask, temperature=temperature
         )
         out[rows, : values.shape[1]] = values * part.response_mask
     return out
+
+
+def log_probs_together(
+    world: World, policy: Policy, rollouts: Rollouts, *, temperature: float, max_tokens: int
+) -> torch.Tensor:
+    """As log_probs, each process its share of the groups; all get all of them."""
+    if world.size == 1:
+        return log_probs(policy, rollouts, temperature=temperature, max_tokens=max_tokens)
+    out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
+    if len(rows := my_rows(world, rollouts)):
+        mine = log_probs(policy, rollouts.select(rows), temperature=temperature, max_tokens=max_tokens)
+        out[rows, : mine.shape[1]] = mine
+    return world.add(out)
 
 
 def update(
@@ -133,27 +154,62 @@ def update(
     clip_grad: float,
     max_tokens: int,
     max_rows: int | None = None,
+    world: World = ALONE,
 ) -> dict[str, float]:
-    """One optimizer step on a mini-batch; the statistics of the whole mini-batch. Raises EngineError on NaN."""
+    """One optimizer step on a mini-batch; the statistics of the whole mini-batch. Raises EngineError on NaN.
+
+    Every process of `world` is given the whole mini-batch, takes its share of the groups, and ends with equal weights.
+    """
     totals = {"batch_tokens": float(batch.mask.sum()), "batch_responses": float((batch.mask.sum(1) > 0).sum())}
     width = batch.mask.shape[1]
-    sums: dict[str, float] = {}
+    sums: dict[str, torch.Tensor] = {}
     optimizer.zero_grad(set_to_none=True)
     if totals["batch_tokens"]:
-        for rows in micro_batches(batch.rollouts, max_tokens=max_tokens, max_rows=max_rows):
-            loss, stats = _loss(policy, batch.select(rows), objective, totals, width)
-            loss.backward()
-            for name, value in stats.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+        learned, measured = cut_by_need(batch, objective)
+        for part, learns in ((learned, True), (measured, False)):
+            if part is None or (part := my_share(world, part)) is None:
+                continue
+            cut = {"max_tokens": max_tokens, "max_rows": max_rows, "packed": policy.packs}
+            for rows in micro_batches(part.rollouts, **cut):
+                with torch.set_grad_enabled(learns):
+                    loss, stats = _loss(policy, part.select(rows), objective, totals, width)
+                if learns:
+                    loss.backward()
+                for name, value in stats.items():
+                    sums[name] = sums.get(name, 0.0) + value
+        if learned is None:  # every gradient is zero, and the optimizer goes on from its moments
+            for weight in policy.trained():
+                weight.grad = torch.zeros_like(weight)
+        else:
+            world.sum_gradients(policy.trained())
         require_gradients(policy)
-    norm = torch.nn.utils.clip_grad_norm_(policy.model.parameters(), clip_grad)
-    if not math.isfinite(norm) or not math.isfinite(sums.get("policy_loss", 0.0)):
+    numbers = world.sum({name: float(value) for name, value in sums.items()})
+    norm = _clip(policy, clip_grad, policy_loss=numbers.get("policy_loss", 0.0))
+    optimizer.step()
+    return numbers | {"grad_norm": norm}
+
+
+def my_share(world: World, batch: Batch) -> Batch | None:
+    """The groups of this process, None where there are none."""
+    if world.size == 1:
+        return batch
+    rows = my_rows(world, batch.rollouts)
+    return batch.select(rows) if len(rows) else None
+
+
+def _clip(policy: Policy, most: float, *, policy_loss: float) -> float:
+    """The norm of the gradient, which is cut to `most` as torch's clip_grad_norm_ does. Raises EngineError on NaN."""
+    trained = policy.trained()
+    total = torch.nn.utils.get_total_norm([weight.grad for weight in trained if weight.grad is not None])
+    norm = float(total)
+    if not math.isfinite(norm) or not math.isfinite(policy_loss):
         raise EngineError(
-            f"the gradient is not finite (norm {float(norm)}), so this update was not made; the last checkpoint is "
+            f"the gradient is not finite (norm {norm}), so this update was not made; the last checkpoint is "
             "good: go on from it with a smaller --lr, or with --dtype float32"
         )
-    optimizer.step()
-    return sums | {"grad_norm": float(norm)}
+    if most < norm + 1e-6:  # otherwise each gradient would be multiplied by 1
+        torch.nn.utils.clip_grads_with_norm_(trained, most, total)
+    return norm
 
 
 def _loss(policy, batch: Batch, objective: Objective, totals: dict, width: int) -> tuple[torch.Tensor, dict]:

@@ -64,12 +64,33 @@ TABLE: tuple[Metric, ...] = (
         "几乎全错时先上升；几乎全对时最后接近 0",
     ),
     Metric(
+        "reward/NAME", None, "reward", "reward, one part", "奖励分量",
+        "mean of one named part of the reward, when it returns several",
+        "奖励函数返回多个分量时，其中一个的均值",
+        "the parts that you want rise", "希望提高的分量上升", curve=False,
+    ),
+    Metric(
         "kl_loss", "actor/kl_loss", "nats per token", "KL to the reference", "与参考模型的 KL",
         "how far the policy has moved from the reference model, before kl_loss_coef is applied",
         "策略偏离参考模型的程度，未乘 kl_loss_coef",
         "0.001 to 0.1", "0.001 到 0.1",
         "0 on the first step, where policy and reference are the same", "第一步为 0：此时策略与参考模型相同",
         band=(0.001, 0.1),
+    ),
+    Metric(
+        "reward_kl", "actor/reward_kl_penalty", "nats per token", "KL in the reward", "奖励中的 KL",
+        "how far the policy has moved from the reference model, where the KL is subtracted from the reward "
+        "(algorithm.use_kl_in_reward)",
+        "把 KL 从奖励中扣除时（algorithm.use_kl_in_reward），策略偏离参考模型的程度",
+        "0.001 to 0.1", "0.001 到 0.1",
+        "0 on the first step, where policy and reference are the same", "第一步为 0：此时策略与参考模型相同",
+        band=(0.001, 0.1),
+    ),
+    Metric(
+        "reward_kl_coef", "actor/reward_kl_penalty_coeff", "", "weight of the KL in the reward", "奖励中 KL 的权重",
+        "algorithm.kl_ctrl.kl_coef, as the step used it", "本步使用的 algorithm.kl_ctrl.kl_coef",
+        "constant, or with kl_ctrl.type=adaptive moving until reward_kl is near target_kl",
+        "恒定；kl_ctrl.type=adaptive 时变化到 reward_kl 接近 target_kl 为止",
     ),
     Metric(
         "policy_loss", "actor/pg_loss", "", "policy loss", "策略损失",
@@ -109,6 +130,14 @@ TABLE: tuple[Metric, ...] = (
         band=(0.0, 0.2),
     ),
     Metric(
+        "clip_fraction_lower", "actor/pg_clipfrac_lower", "share", "tokens held by the dual clip",
+        "被双重裁剪限制的 token 比例",
+        "share of response tokens of bad responses whose loss actor.clip_ratio_c bounded",
+        "坏回答中损失被 actor.clip_ratio_c 限制的 token 比例",
+        "near 0", "接近 0",
+        "exactly 0 with one update per step", "每步只更新一次时恒为 0",
+    ),
+    Metric(
         "grad_norm", "actor/grad_norm", "", "gradient norm", "梯度范数",
         "norm of the gradient before it is clipped at actor.optim.clip_grad",
         "按 actor.optim.clip_grad 裁剪之前的梯度范数",
@@ -127,6 +156,21 @@ TABLE: tuple[Metric, ...] = (
         "below 0.8", "低于 0.8",
         "it grows to 1 when nearly every prompt is solved", "几乎所有提示都解出时增长到 1",
         band=(0.0, 0.8),
+    ),
+    Metric(
+        "generated_batches", None, "batches", "batches sampled for a step", "一步采样的批次数",
+        "batches of prompts that dynamic sampling took to fill the step (algorithm.filter_groups)",
+        "动态采样为填满一步所采样的提示批次数（algorithm.filter_groups）",
+        "stable", "稳定",
+        "it grows when nearly every prompt is solved, or none: fewer groups have a signal",
+        "几乎所有提示都已解出或都解不出时会增长：有信号的组变少",
+    ),
+    Metric(
+        "overlong_penalty", None, "reward", "penalty for length", "过长惩罚",
+        "what responses near data.max_response_length lost, mean over the step's responses "
+        "(reward.reward_kwargs.overlong_buffer_cfg)",
+        "接近 data.max_response_length 的回答被扣的分，按本步回答取平均（reward.reward_kwargs.overlong_buffer_cfg）",
+        "rises to 0", "上升到 0",
     ),
     Metric(
         "reward_errors", None, "calls", "failed reward calls", "奖励函数失败次数",

@@ -13,12 +13,16 @@ EXAMPLES = 64  # evaluation responses remembered from each end of the run
 
 @dataclass
 class Outcome:
-    """Plain values, which a checkpoint can hold. accuracy, reward_mean: milestone (start, sft, final) -> value."""
+    """Plain values, which a checkpoint can hold. accuracy, reward_mean: milestone (start, sft, final) -> value.
+
+    best: metric, step and value of the best evaluation, where its weights are kept.
+    """
 
     accuracy: dict[str, float] = field(default_factory=dict)
     reward_mean: dict[str, float] = field(default_factory=dict)
     first: list[dict[str, Any]] = field(default_factory=list)
     last: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
 
     def note(self, milestone: str, values: Mapping[str, float], lines: Sequence[Mapping[str, Any]]) -> None:
         """Record an evaluation. What GRPO starts from (`start`, or `sft` after a warm-up) is `first`."""

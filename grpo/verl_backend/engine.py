@@ -41,6 +41,15 @@ _ONLY: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None,
         f"verl trains LoRA over unrounded weights; leave it out, or {_EMBEDDED}",
     ),
+    "launcher.encoder_decoder": (
+        lambda value: not value,
+        f"verl has no encoder-decoder models; leave it out, or {_EMBEDDED}",
+    ),
+    "launcher.save_best": (
+        lambda value: value is None,
+        "verl keeps the newest checkpoints; keep them all (--keep) and compare the evaluations in metrics.jsonl, or "
+        f"{_EMBEDDED}",
+    ),
     "launcher.drop_last": (
         bool,
         "verl always leaves the last, incomplete batch out; choose a train_batch_size that divides the prompts",

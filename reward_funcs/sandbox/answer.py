@@ -2,7 +2,7 @@
 
 A text that is a program is taken whole, fences in its docstrings and all. Otherwise the last fenced block marked as
 Python, else the last block of any mark that compiles. A block that was never closed reaches to the end of the text.
-Anything up to the last `</think>` is left aside.
+Anything up to the last `</think>` is left aside; a program in `<answer>` needs no fence.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 
 _OPEN = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*$")
 _PYTHON = {"python", "py", "python3", "py3", "python2", "cpython", "pycon"}
+_ANSWER = re.compile(r"<answer>\s*\n(?!.*<answer>)(.*?)(?:</answer>|\Z)", re.DOTALL)
 _MOST_ENDS = 40  # closing fences tried for one block, from the first on
 
 
@@ -29,6 +30,8 @@ def find_program(text: str, before: str = "") -> str | None:
     marked = [source for tag, source in blocks if tag in _PYTHON]
     if marked:
         return marked[-1]
+    if not blocks and (tag := _ANSWER.search(said)) and compiles(tag[1]):
+        return tag[1]
     if before and not blocks and compiles(before + said):
         return before + said
     return next((source for _, source in reversed(blocks) if compiles(source)), None)

@@ -7,8 +7,10 @@ parsed: its depth, the length of its numbers, its shape. Left out: objects. `pac
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -53,6 +55,7 @@ def pack(value: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> A
     return _pack_rarer(value, kind, other, depth)
 
 
+_DATES: dict[Any, str] = {datetime.date: "date", datetime.time: "time", datetime.datetime: "datetime"}
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 
 
@@ -67,6 +70,12 @@ def _pack_rarer(value: Any, kind: type, other: Callable[[Any], Any], depth: int)
         return {"e": str(value)}
     if kind is Fraction:
         return {"q": [hex(value.numerator), hex(value.denominator)]}
+    if kind is deque:
+        return {"u": [pack(list(value), other, depth + 1), value.maxlen]}
+    if kind is datetime.timedelta:
+        return {"w": [value.days, value.seconds, value.microseconds]}
+    if kind in _DATES and getattr(value, "tzinfo", None) is None:
+        return {"m": [_DATES[kind], value.isoformat()]}
     for base in (int, float, str, list, tuple, set, frozenset, dict, bytes):
         if issubclass(kind, base):
             return pack(_as_base(value, base), other, depth)
@@ -115,6 +124,8 @@ def unpack(packed: Any, other: Callable[[str, Any], Any] | None = None, depth: i
             return _PLURALS[tag](unpack(entry, other, depth + 1) for entry in content)
         if tag == "d":
             return {unpack(k, other, depth + 1): unpack(v, other, depth + 1) for k, v in content}
+        if tag == "u":
+            return deque(unpack(content[0], other, depth + 1), content[1])
         if tag in _RARER:
             return _RARER[tag](content)
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # unhashable keys, no hexadecimal, 1/0
@@ -134,6 +145,8 @@ _RARER: dict[str, Callable[[Any], Any]] = {
     "r": lambda parts: range(*(int(part, 16) for part in parts)),
     "e": lambda text: Decimal(text),
     "q": lambda parts: Fraction(int(parts[0], 16), int(parts[1], 16)),
+    "w": lambda parts: datetime.timedelta(parts[0], parts[1], parts[2]),
+    "m": lambda parts: {name: kind for kind, name in _DATES.items()}[parts[0]].fromisoformat(parts[1]),
 }
 
 

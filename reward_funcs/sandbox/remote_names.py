@@ -52,7 +52,7 @@ class Connection:
                 break
             self._send(self._called_back(message))
         if "x" in message:
-            raise _exception(message["x"])
+            raise _exception(message["x"], ends_a_loop=op == "next")
         try:
             after = message.get("after")
             if isinstance(after, list) and len(after) == len(args):
@@ -199,12 +199,15 @@ def coroutine_function(connection: Connection, name: str) -> Callable[..., Any]:
     return call
 
 
-def _exception(described: Any) -> BaseException:
+def _exception(described: Any, *, ends_a_loop: bool) -> BaseException:
+    """The builtin exception that the program raised. A call that raises StopIteration ends no loop of the tests."""
     if not (isinstance(described, list) and len(described) == 2 and all(isinstance(part, str) for part in described)):
         return Gone("no exception")
     kind = getattr(builtins, described[0], None)
     if not (isinstance(kind, type) and issubclass(kind, (Exception, SystemExit))):
         kind = RuntimeError
+    if issubclass(kind, (StopIteration, StopAsyncIteration)) and not ends_a_loop:
+        kind = RuntimeError  # as Python has it for generators, PEP 479
     try:
         return kind(described[1])
     except TypeError:  # UnicodeDecodeError and its like want more

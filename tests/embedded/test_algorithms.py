@@ -220,7 +220,7 @@ def test_gdpo_names_the_part_that_a_reward_does_not_return(tmp_path: Path):
 def test_the_weight_of_the_kl_in_the_reward_follows_its_target(tmp_path: Path):
     words = ["--algorithm=reinforce_plus_plus", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]
     first, second = trained(tmp_path, *words, "algorithm.kl_ctrl.kl_coef=0.5")
-    assert first["actor/reward_kl_penalty_coeff"] == 0.5
+    assert first["reward_kl_coef"] == first["actor/reward_kl_penalty_coeff"] == 0.5
     assert abs(first["actor/reward_kl_penalty"]) < 1e-6
     # no KL at the first step, 20 percent below target at most, 16 of 100 responses
     assert second["actor/reward_kl_penalty_coeff"] == pytest.approx(0.5 * (1 - 0.2 * 0.16))

@@ -14,7 +14,7 @@ from tests.embedded.conftest import ids
 
 
 def _log_probs(policy, rollouts, *, shared: bool, entropy=None):
-    policy._can_share_prompts = lambda: shared
+    policy._packs, policy._can_share_prompts = False, lambda: shared
     return policy.log_probs(
         rollouts.prompt_ids,
         rollouts.prompt_mask,

@@ -215,5 +215,5 @@ def test_a_new_model_has_the_architecture_that_was_asked_for_and_depends_on_its_
     assert (a.lm_head.weight != c.lm_head.weight).any()
     with pytest.raises(EngineError, match="does not split into 3 heads"):
         make_model(tokenizer, seed=1, **{**shape, "num_heads": 3})
-    with pytest.raises(EngineError, match="bytes or characters"):
-        make_tokenizer("words")
+    with pytest.raises(EngineError, match="bytes, characters or words"):
+        make_tokenizer("letters")

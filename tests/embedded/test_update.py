@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from grpo.embedded import update as update_module
 from grpo.embedded.rollout import Sampling, sample
 from grpo.embedded.update import Batch, Objective, learning_rate, micro_batches, mini_batches, update
 from grpo.engine import EngineError
@@ -39,7 +40,7 @@ def _batch(policy, n=4, on_policy=False) -> Batch:
 
 def _gradients(policy, batch, objective=OBJECTIVE, **cut):
     sgd = torch.optim.SGD(policy.model.parameters(), lr=0.0)
-    stats = update(policy, sgd, batch, objective, clip_grad=1e9, **{"max_tokens": 10_000, **cut})
+    stats = update(policy, sgd, batch, objective, **{"max_tokens": 10_000, "clip_grad": 1e9, **cut})
     return [weight.grad.clone() for weight in policy.model.parameters()], stats
 
 
@@ -63,6 +64,7 @@ def test_gradients_do_not_depend_on_padding(policy):
         filler = torch.full((len(matrix), 5), 3 if name == "response_ids" else 0, dtype=matrix.dtype)
         setattr(batch.rollouts, name, torch.cat([matrix, filler], 1))
     batch.mask = torch.nn.functional.pad(batch.mask, (0, 5))
+    assert batch.ref_log_probs is not None
     batch.ref_log_probs = torch.nn.functional.pad(batch.ref_log_probs, (0, 5))
     for one, other in zip(tight, _gradients(policy, batch)[0], strict=True):
         assert_close(one, other, atol=1e-6, rtol=1e-4)
@@ -70,14 +72,14 @@ def test_gradients_do_not_depend_on_padding(policy):
 
 def test_every_cut_holds_whole_groups_or_a_part_of_one(policy):
     rollouts = _batch(policy).rollouts
-    for cut in ({"max_tokens": 60, "max_rows": None}, {"max_tokens": 10**6, "max_rows": 3}):
-        pieces = micro_batches(rollouts, **cut)
+    for max_tokens, max_rows in ((60, None), (10**6, 3)):
+        pieces = micro_batches(rollouts, max_tokens=max_tokens, max_rows=max_rows)
         assert torch.cat(pieces).tolist() == list(range(16))
         assert len(pieces) > 1
         for rows in pieces:
             _, counts = (rows // 4).unique_consecutive(return_counts=True)
             assert len(counts.unique()) == 1
-            if cut["max_rows"]:
+            if max_rows:
                 assert len(rows) <= 3
 
 
@@ -144,6 +146,82 @@ def test_the_good_response_becomes_likelier_and_the_bad_one_less():  # S2-29
     change = ((after - rollouts.log_probs) * rollouts.response_mask).sum(1)
     assert change[0] > 0.01
     assert change[1] < -0.01
+
+
+PLAIN = Objective(**{**OBJECTIVE.__dict__, "kl_loss_coef": None, "entropy_coeff": 0.0, "calculate_entropy": False})
+WITH_ENTROPY = Objective(**{**PLAIN.__dict__, "calculate_entropy": True})
+
+
+@pytest.mark.parametrize(
+    ("objective", "on_policy", "passes"),  # prompts and responses of each
+    [
+        (PLAIN, True, [1 + 3]),  # the second prompt's group, less its response without advantage
+        (WITH_ENTROPY, True, [1 + 4, 3 + 12]),  # one with gradients, one without
+        (PLAIN, False, [1 + 4, 3 + 12]),
+        (OBJECTIVE, True, [4 + 16]),  # the reference pulls at all of them
+    ],
+)
+def test_responses_without_advantage_are_left_out_where_that_changes_nothing(
+    policy, monkeypatch, objective, on_policy, passes
+):
+    batch = _batch(policy, on_policy=on_policy)
+    batch.advantages = torch.zeros(16)
+    batch.advantages[4:8] = torch.tensor([1.0, 0.0, -2.0, 1.0])
+    rows = []
+    log_probs = policy.log_probs
+
+    def noting(prompt_ids, prompt_mask, response_ids, response_mask, **more):
+        rows.append(len(prompt_ids) + int(response_mask.any(1).sum()))
+        return log_probs(prompt_ids, prompt_mask, response_ids, response_mask, **more)
+
+    policy.log_probs = noting
+    grads, stats = _gradients(policy, batch, objective)
+    counted = [*rows]
+    monkeypatch.setattr(update_module, "cut_by_need", lambda batch, objective: (batch, None))
+    every_grad, every_stat = _gradients(policy, batch, objective)
+    assert rows[len(counted) :] == [20]
+    assert counted == passes
+    for one, other in zip(grads, every_grad, strict=True):
+        assert_close(one, other, atol=1e-5 * float(other.abs().max()) + 1e-9, rtol=0)
+    assert stats.keys() == every_stat.keys()
+    for name, value in every_stat.items():
+        assert stats[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+
+
+def test_with_no_advantage_at_all_the_optimizer_still_goes_on_from_its_moments(monkeypatch):
+    weights = []
+    for skips in (True, False):
+        if not skips:
+            monkeypatch.setattr(update_module, "cut_by_need", lambda batch, objective: (batch, None))
+        policy = tiny_policy()
+        adam = torch.optim.AdamW(policy.trained(), lr=1e-3)
+        for advantages in (torch.linspace(-1, 1, 16), torch.zeros(16)):
+            batch = _batch(policy, on_policy=True)
+            batch.advantages = advantages
+            before = [weight.clone() for weight in policy.trained()]
+            stats = update(policy, adam, batch, PLAIN, clip_grad=1.0, max_tokens=10_000)
+        assert stats["grad_norm"] == 0.0
+        weights.append([(weight - old).detach() for weight, old in zip(policy.trained(), before, strict=True)])
+    assert max(float(change.abs().max()) for change in weights[0]) > 1e-4
+    for one, other in zip(*weights, strict=True):
+        assert_close(one, other, atol=1e-7, rtol=0)
+
+
+def test_a_gradient_is_cut_to_the_norm_that_clip_grad_names_and_never_stretched(policy):
+    whole, stats = _gradients(policy, _batch(policy))
+    for most in (0.5 * stats["grad_norm"], 2 * stats["grad_norm"]):
+        cut, after = _gradients(policy, _batch(policy), clip_grad=most)
+        assert after["grad_norm"] == pytest.approx(stats["grad_norm"])  # what it was before
+        for one, other in zip(whole, cut, strict=True):
+            assert_close(other, one * min(1.0, most / stats["grad_norm"]), rtol=1e-4, atol=1e-7)
+
+
+def test_micro_batches_of_a_packed_row_count_no_padding(policy):
+    rollouts = _batch(policy).rollouts
+    tokens = rollouts.prompt_mask.sum() + rollouts.response_mask.sum()
+    assert len(micro_batches(rollouts, max_tokens=int(tokens), max_rows=None, packed=True)) == 1
+    assert len(micro_batches(rollouts, max_tokens=int(tokens), max_rows=None)) > 1
+    assert len(micro_batches(rollouts, max_tokens=int(tokens) - 1, max_rows=None, packed=True)) == 2
 
 
 def test_learning_rates_worked_by_hand():  # S0-24

@@ -10,7 +10,7 @@ import yaml
 
 from grpo.convert.conversion import Conversion, convert_file
 from grpo.convert.reading import read
-from grpo.convert.tables import tool
+from grpo.convert.tables import Text, tool
 from tests.grpo.convert_examples import (
     PADDLE,
     SEQ2SEQ,
@@ -185,7 +185,7 @@ def test_a_length_with_no_room_for_prompt_and_response_is_said(tmp_path: Path):
 
 SWIFT_SETTINGS = [
     ("launcher.engine", "verl"),
-    ("trainer.n_gpus_per_node", 7),  # S3-17: as many as train there
+    ("trainer.n_gpus_per_node", 7),  # S3-17, S3-23: as many as train there
     (f"{MODEL}.path", "Qwen/Qwen2.5-7B-Instruct"),
     ("data.train_files", "AI-MO/NuminaMath-TIR#5000"),  # S3-21
     (f"{ROLLOUT}.name", "vllm"),  # S3-16
@@ -254,6 +254,14 @@ def test_the_lora_command_of_ms_swift_keeps_its_adapter(folder: Path, capsys: py
     adapter = {name: plan[f"{MODEL}.{name}"] for name in ("lora_rank", "lora_alpha", "target_modules")}
     assert adapter == {"lora_rank": 8, "lora_alpha": 32, "target_modules": "all-linear"}
     assert (plan[f"{ACTOR}.optim.lr"], plan["data.train_batch_size"]) == (1e-5, 1)
+    assert plan["trainer.n_gpus_per_node"] == 1  # S3-23: the command for one GPU; SWIFT_SETTINGS is that for eight
+
+
+def test_what_ms_swift_switches_and_is_always_so_here_is_said(tmp_path: Path):
+    outcomes = {name: one for one in conversion(tmp_path / "s.sh", SWIFT_8_GPUS).outcomes for name in one.options}
+    gathered, logged = outcomes["ds3_gather_for_generation"], outcomes["log_completions"]
+    assert (gathered.how, gathered.why) == ("always", Text("zero3"))  # S3-14: nothing is to be gathered
+    assert (logged.how, logged.why) == ("always", Text("completions"))  # S3-15
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,11 @@ def test_a_dry_run_on_one_record_says_what_would_happen_and_writes_nothing(
     files: Path, capsys: pytest.CaptureFixture[str]
 ):
     before = sorted(files.iterdir())
-    code, out, err = answer(capsys, "--data", "one.json", "--n_gpus", "8", "--dry_run")
+    code, out, err = answer(capsys, "--data", "one.json", "trainer.balance_batch=false", "--dry_run")
     assert (code, err) == (0, "")
     assert "no model named: taking Qwen/Qwen2.5-0.5B-Instruct" in out
     assert "1 prompt to train on: train_batch_size is 1 instead of 256" in out
-    assert "No effect on the embedded engine\n  trainer.n_gpus_per_node  8  flag --n_gpus" in out
+    assert "No effect on the embedded engine\n  trainer.balance_batch=false  override" in out
     assert "each step    1 prompt x 5 responses = 5 responses" in out
     assert sorted(files.iterdir()) == before
 

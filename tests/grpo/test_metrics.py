@@ -67,6 +67,7 @@ def test_verls_names_are_those_that_verl_logs() -> None:
     source = Path(found.submodule_search_locations[0])
     said = "".join((source / f"trainer/ppo/{name}.py").read_text() for name in ("metric_utils", "ray_trainer"))
     whole = ("critic/rewards/mean", "response_length/mean", "response_length/clip_ratio", "perf/throughput")
+    whole += ("actor/reward_kl_penalty", "actor/reward_kl_penalty_coeff")
     for name in (*whole, "actor/entropy", "training/global_step", "training/epoch"):
         assert f'"{name}"' in said
         assert name in {metric.verl for metric in TABLE}

@@ -6,6 +6,8 @@ S2-23, S2-24; the classes are those in which public graders were seen to fail.
 
 from __future__ import annotations
 
+from tests.reward_funcs.more_math_pairs import MORE
+
 RIGHT, WRONG = 1.0, 0.0
 
 NUMBERS = [
@@ -33,7 +35,7 @@ NUMBERS = [
     ("1,2,3,4", "1234", WRONG),
     ("0,111", "111", WRONG),  # no thousands begin with 0
     ("1,22", "1.22", RIGHT),  # a decimal comma in the response
-    ("0.1", "0,1", WRONG),  # in the truth it is a list
+    ("0.1", "0,1", RIGHT),  # in the truth, too
     ("42 42", "42", WRONG),
     (r"\boxed{2 3}", "23", WRONG),
     ("12345678901234567890", "12345678901234567891", WRONG),  # equal as floats
@@ -559,4 +561,5 @@ CASES = {
     "boxes": SEVERAL_BOXES,
     "algebra": ALGEBRA,
     "large": TOO_LARGE,
+    **MORE,
 }

@@ -10,17 +10,23 @@ import pytest
 
 from reward_funcs import compute_score
 from tests.reward_funcs.math_pairs import CASES, RIGHT, WRONG
+from tests.reward_funcs.more_math_pairs import MORE
 
 
 @pytest.mark.parametrize(
     ("response", "truth", "verdict"),
-    [pytest.param(*case, id=f"{kind}-{i}") for kind, cases in CASES.items() for i, case in enumerate(cases)],
+    [
+        pytest.param(*case, id=f"{kind}-{i}", marks=[pytest.mark.slow] * (kind in MORE))
+        for kind, cases in CASES.items()
+        for i, case in enumerate(cases)
+    ],
 )
 def test_the_verdict_is_the_one_decided_by_hand(response, truth, verdict):
     # S2-23, S2-24
     assert compute_score("math", response, truth) == verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", sorted({truth for cases in CASES.values() for _, truth, _ in cases if truth.strip()}))
 def test_a_ground_truth_answers_itself(truth):
     assert compute_score("math", truth, truth) == RIGHT

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from reward_funcs import KNOWN_SOURCES, RewardError, compute_score
+from reward_funcs import KNOWN_SOURCES, RewardError, build_reward, compute_score
 from reward_funcs.math_answer import announced_answer
+from reward_funcs.reward_func import rules_of
 
 
 def test_the_seed_s_record_scores_one_for_its_answer_and_zero_for_another():
@@ -45,7 +46,7 @@ def test_a_ground_truth_may_be_a_number_but_not_missing():
         with pytest.raises(RewardError, match="ground_truth is"):
             compute_score("math", "5", missing)
     with pytest.raises(RewardError, match="solution_str is NoneType"):
-        compute_score("math", None, "5")
+        compute_score("math", None, "5")  # type: ignore[arg-type]
 
 
 def test_importing_the_rewards_loads_the_standard_library_only_and_at_once(repo):
@@ -85,3 +86,19 @@ def test_verdicts_on_2400_answers_of_real_models_agree_with_the_published_ones(s
             if score != float(row[model]["is_correct"]):
                 wrong.append((row[model]["solution"][-80:], announced_answer(row["ground_truth"])))
     assert (agreed, wrong) == (2400, [])
+
+
+def test_the_right_answer_of_every_bundled_record_scores_one_by_its_own_reward(repo):
+    # the records of the demo and of the summaries, whose reward is rouge
+    rouge = build_reward(names="rouge")
+    counted = dict.fromkeys(("math_reasoning", "summary"), 0)
+    for file in sorted((repo / "data_prep").glob("*.json")):
+        if "demonstrations" in file.name:
+            continue
+        for record in json.loads(file.read_text(encoding="utf-8")):
+            source, truth = record["data_source"], record["ground_truth"]
+            score = compute_score if rules_of(source) else rouge
+            result = score(source, truth, truth)
+            assert getattr(result, "score", result) == pytest.approx(1.0), record
+            counted[source] += 1
+    assert min(counted.values()) > 0

@@ -7,7 +7,10 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +19,19 @@ from reward_funcs.code_score import code_score
 from tests.reward_funcs.attacks import made
 from tests.reward_funcs.attacks.world import Case, World, descendants, read_cases, world
 
-ATTACKS = [
-    *read_cases("escapes"),
-    *read_cases("resources"),
-    *made.RESOURCES,
-    *read_cases("tricks"),
-    *made.TRICKS,
-]
-HONEST = [*read_cases("honest"), *made.HONEST]
+REACHING = [*read_cases("escapes"), *read_cases("resources"), *made.RESOURCES]
+ATTACKS = [*REACHING, *read_cases("tricks"), *read_cases("more"), *made.TRICKS]
+HONEST = [*read_cases("honest"), *read_cases("more_honest"), *made.HONEST]
 OVERRUN = 5.0  # seconds beyond the deadline
 DISK = 512 * 2**20
+TOGETHER = 4  # programs at a time: most of them wait for their deadline
+BATCH = 16  # cases of one test; starting each alone would cost as much as running it
+
+
+def _batches(cases: list[Case]) -> list[Any]:
+    """Cases in batches, named by the first of each."""
+    parts = [cases[i : i + BATCH] for i in range(0, len(cases), BATCH)]
+    return [pytest.param(part, id=f"{part[0].name} and {len(part) - 1} more") for part in parts]
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +62,28 @@ def _score(case: Case, target: World, jail: str) -> tuple[float, float]:
     return result["score"], time.monotonic() - began
 
 
+def _all(cases: list[Case], target: World, jail: str) -> list[str]:
+    """What went wrong, a line for each case that was paid wrongly or held too long."""
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        found = list(pool.map(lambda case: _score(case, target, jail), cases))
+    return [
+        f"{case.name}: paid {score}, {seconds:.1f} s"
+        for case, (score, seconds) in zip(cases, found, strict=True)
+        if score != float(case.pays) or seconds > case.seconds + OVERRUN
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ATTACKS, ids=lambda case: case.name)
-def test_an_attack_is_not_paid_and_changes_nothing(case: Case, jail: str, target: World):
+@pytest.mark.parametrize("cases", _batches(ATTACKS))
+def test_an_attack_is_not_paid_and_changes_nothing(cases: list[Case], jail: str, target: World):
     # S4 of RELIABILITY 1.5; the probes (`pays`) are programs that look at their jail and have to find it as promised
     code_score("def f():\n    return 1\n", '{"kind":"call","entry":"f","cases":[{"expected":1}]}')  # servers are up
     before = descendants(os.getpid())
-    began = time.monotonic()
-    score, seconds = _score(case, target, jail)
-    assert score == float(case.pays)
-    assert seconds < case.seconds + OVERRUN
+    assert _all(cases, target, jail) == []
     assert target.damage() == []
+    end = time.monotonic() + OVERRUN + 3
     while left := descendants(os.getpid()) - before - _servers():  # a folder full of files is removed by a process
-        assert time.monotonic() < began + case.seconds + OVERRUN + 3, left
+        assert time.monotonic() < end, left
         time.sleep(0.02)
 
 
@@ -86,9 +101,10 @@ def _servers() -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", HONEST, ids=lambda case: case.name)
-def test_an_honest_program_is_paid(case: Case, jail: str, target: World):
-    assert _score(case, target, jail)[0] == 1.0
+@pytest.mark.parametrize("cases", _batches(HONEST))
+def test_an_honest_program_is_paid(cases: list[Case], jail: str, target: World):
+    patient = [replace(case, seconds=60.0) for case in cases]  # a slow machine is no reason to lose one
+    assert _all(patient, target, jail) == []
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
@@ -37,7 +38,8 @@ PLAIN = [
     *(None, True, False, 0, -5, 2**53, -(10**5000), 1.5, -0.0, math.inf, -math.inf, "", "é\n\ud800\x00", b"\xff"),
     *(bytearray(b"x"), [], [1, [2, (3,)]], (), (1,), set(), {1, "a", (2,)}, frozenset({1}), {}, {1: 2, (3, 4): [5]}),
     *(1j, complex(math.inf, -2.5), range(2, 10, 3), Decimal("1.10"), Fraction(-1, 3), {"v": {"l": []}}),
-    *('{"l": [', "[[[" * 500),
+    *('{"l": [', "[[[" * 500, date(2020, 1, 2), datetime(2020, 1, 2, 3, 4, 5, 6), time(1, 2), timedelta(-1, 2, 3)),
+    *(deque([1, (2,)]), deque([1], 5)),
 ]
 
 
@@ -118,3 +120,16 @@ def test_json_that_is_no_packed_value_is_refused(message: object):
 def test_brackets_in_texts_are_no_nesting():
     text = '["\\' * 3000
     assert _there_and_back({"k": text}) == {"k": text}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"m": ["date", 5]}, {"m": ["object", "2020-01-02"]}, {"m": []}, {"m": "date"}, {"w": [1, 2]},
+        {"w": [10**30, 0, 0]}, {"w": ["a", 0, 0]}, {"u": [{"l": []}, -1]}, {"u": [5, None]}, {"u": []}, {"u": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_forged_dates_and_deques_are_no_data(forged: object):
+    with pytest.raises(BadData):
+        unpack(loads(dumps(forged)))

@@ -30,7 +30,7 @@ def _installed(missing):
 
 def verdicts() -> list[float]:
     symbolic._verdicts.clear()
-    return [compute_score("math", response, truth) for response, truth, _ in PAIRS]
+    return [compute_score("math", response, truth) for response, truth, _ in PAIRS]  # type: ignore[return-value]
 
 
 EXPECTED = [verdict for _, _, verdict in PAIRS]
@@ -59,7 +59,11 @@ from tests.reward_funcs.test_symbolic import EXPECTED, verdicts
 
 def work(results):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=lambda: results.put(verdicts())).start()
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(verdicts()))
+    thread.start()
+    thread.join()
+    results.put(found)
 
 if __name__ == "__main__":
     assert verdicts() == EXPECTED
@@ -67,7 +71,7 @@ if __name__ == "__main__":
     results = context.Queue()
     process = context.Process(target=work, args=(results,), daemon=True)
     process.start()
-    assert results.get(timeout=30) == EXPECTED
+    assert results.get(timeout=120) == EXPECTED
     process.join()
     assert verdicts() == EXPECTED
     print("the same")
@@ -85,7 +89,7 @@ def test_the_verdict_is_the_same_in_a_worker_process_that_may_have_no_children_o
         env=os.environ | {"PYTHONPATH": str(repo)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.stdout == "the same\n", done.stderr
 
@@ -176,7 +180,7 @@ def test_a_process_that_is_killed_from_outside_costs_one_verdict_and_no_more():
     assert any(symbolic._ask("x+1", "1+x", 3.0) for _ in range(3))
 
 
-def test_without_the_package_the_exact_path_decides_alone_and_that_is_said(monkeypatch):
+def test_without_the_package_the_exact_path_decides_alone_and_that_is_said(monkeypatch):  # S3-01
     monkeypatch.setattr(symbolic, "available", lambda: False)
     symbolic._verdicts.clear()
     assert compute_score("math", r"\boxed{1+x}", "x+1") == 0.0

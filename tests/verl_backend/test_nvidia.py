@@ -74,6 +74,7 @@ def test_an_nvidia_smi_that_fails_is_heard(
 
 
 def test_attention_is_what_the_oldest_card_and_the_packages_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """S0-34: without flash-attention, PyTorch's own"""
     h100, v100 = Gpu(0, "H100", 0, (9, 0)), Gpu(1, "V100", 0, (7, 0))
     assert attention_for([h100]) == ("flash_attention_2", "H100 has compute capability 9.0")
     assert attention_for([Gpu(0, "A100", 0, (8, 0))], {"flash-attn": "2.8.3"})[0] == "flash_attention_2"

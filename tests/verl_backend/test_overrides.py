@@ -162,7 +162,7 @@ def test_without_a_gpu_the_same_settings_go_to_verls_cpu_platform():
     assert said[f"{ACTOR}.strategy"] == said["actor_rollout_ref.ref.strategy"] == "fsdp2"
     assert said["actor_rollout_ref.model.use_remove_padding"] is False
     assert said[f"{ACTOR}.fsdp_config.mixed_precision"]["param_dtype"] == "fp32"
-    assert said["ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM"] == "cpu"
+    assert said["ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM"] == "cpu"  # S0-39
     own = read_back(overrides(run_of("trainer.device=cpu", f"{ACTOR}.strategy=fsdp", "reward.num_workers=3")))
     assert (own[f"{ACTOR}.strategy"], own["reward.num_workers"]) == ("fsdp", 3)
 
@@ -292,7 +292,7 @@ def test_verl_composes_our_overrides_and_finds_every_value(verl_yaml: Path, in_f
     assert config.actor_rollout_ref.rollout.response_length == 1024
     assert config.actor_rollout_ref.ref.fsdp_config.param_offload is False
     assert config.data.apply_chat_template_kwargs.enable_thinking is False
-    variables = dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
+    variables = dict(config.ray_kwargs.ray_init.runtime_env.env_vars)  # S0-39
     assert variables.pop("VERL_FILE_LOGGER_PATH") == str(out / "verl_metrics.jsonl")
     assert Path(variables.pop("PYTHONPATH").split(":")[0], "reward_funcs", "reward_func.py").is_file()
     assert variables == {"PYTHONUTF8": "1", "TOKENIZERS_PARALLELISM": "true", "HYDRA_FULL_ERROR": "1"}

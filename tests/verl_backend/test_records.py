@@ -41,7 +41,7 @@ class VerlRun:
         settings = draft.settings()
         val = folder / "data" / "val.parquet"
         convert([Record([{"role": "user", "content": p}], "qa", "", {}) for p in PROMPTS.values()], val, split="val")
-        run = Run(settings.config(), settings.origins, folder, None, val, recipe="demo")
+        run = Run(settings.config(), settings.origins, folder, None, val, algorithm="gspo", recipe="demo")
         self.screen = io.StringIO()
         self.progress = Progress(4, Console(file=self.screen, width=200))
         self.log = MetricsLog(folder, [], resume_step)
@@ -279,7 +279,7 @@ def test_evaluations_and_the_summary_have_the_embedded_engines_names(tmp_path: P
     assert summary.pop("seconds") < 5
     assert summary.pop("peak_rss_mb") >= 0
     assert summary == {
-        "engine": "verl", "algorithm": "grpo", "recipe": "demo", "steps": 1,
+        "engine": "verl", "algorithm": "gspo", "recipe": "demo", "steps": 1,
         "accuracy": {"start": 0.5, "final": 1.0}, "reward_mean": {"start": 0.5, "final": 1.5},
         "checkpoint": str(tmp_path / "checkpoints" / "final"), "report": str(tmp_path / "report.html"),
         "example": {"prompt": "1+1=", "ground_truth": "2", "first": f"r {A}_0_0", "last": f"r {A}_0_0"},

@@ -93,7 +93,7 @@ class Records:
             self.outcome.note("final", *self._last_evaluation)
         return {
             "engine": "verl",
-            "algorithm": run.config.algorithm.adv_estimator,
+            "algorithm": run.algorithm or run.config.algorithm.adv_estimator,
             "recipe": run.recipe,
             "steps": self.step,
             "seconds": round(self._seconds_before + time.monotonic() - self._began, 1),
