@@ -4,7 +4,7 @@
     .venv/bin/python bench/scaling.py --record     # and writes bench/results/scaling.{json,md,svg}
     .venv/bin/python bench/scaling.py --device cuda --steps 8
 
-Each point is a run of the product by itself: the model of bench/embedded.py (3.2M weights), fp32, KL on, prompts of 64
+Each point is a run of the product by itself: the model of the shape small (3.2M weights), fp32, KL on, prompts of 64
 characters, responses that may not end early; the seconds are those of whole steps (sampling, reward, reference
 log-probs, update), as metrics.jsonl has them. Cost is linear where seconds per response token do not rise from 1x to
 16x. Processes share one batch and the same number of threads; as many are tried as the machine has places for. What

@@ -71,6 +71,7 @@ def update_policy(session: Session, step: int, batch: Batch) -> dict[str, float]
             world=session.world,
         )
         stats.append(stat | {"lr": lr})
+    session.optimizer.zero_grad(set_to_none=True)  # a gradient is as large as the weights; sampling has use for that
     names = {name: None for stat in stats for name in stat}
     return {name: mean([stat[name] for stat in stats if name in stat]) for name in names}
 

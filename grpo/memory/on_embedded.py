@@ -41,12 +41,12 @@ def phases(job: Job) -> list[Phase]:
     ]
     found = [
         Phase("load", (*standing[:2], ("copies while reading", int(constants.LOAD_COPIES * 4 * shape.largest)))),
-        Phase("rollout", (*standing, *optimizer, *gradients, *cast, *_sampling(job))),
+        Phase("rollout", (*standing, *optimizer, *cast, *_sampling(job))),
     ]
     if job.reference:
-        found.append(Phase("log-prob", (*standing, *optimizer, *gradients, *cast, *log_prob)))
+        found.append(Phase("log-prob", (*standing, *optimizer, *cast, *log_prob)))
     found.append(Phase("update", (*standing, *optimizer, *gradients, *cast, *_update(job, cut))))
-    found.append(Phase("save", (*standing, *optimizer, *gradients)))
+    found.append(Phase("save", (*standing, *optimizer)))
     return found
 
 

@@ -9,6 +9,7 @@ which imports everything once and forks: a start then costs no imports, so that 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -38,7 +39,8 @@ def start(arguments: list[str], folder: Path) -> int:
 def run(root: Path, kills: int, seed: int, arguments: list[str]) -> dict[str, int]:
     """The undisturbed run in root/whole; killed ones in root/killed_1, root/killed_2, ... until `kills` kills have hit.
 
-    A run that gets to its end between two kills is followed by another one from the start.
+    A run that gets to its end between two kills is followed by another one from the start. One that is killed after
+    its last step, before the process ends, is finished too: what is started then is another one.
     """
     began = time.monotonic()
     _, status = os.waitpid(start(arguments, root / "whole"), 0)
@@ -50,7 +52,8 @@ def run(root: Path, kills: int, seed: int, arguments: list[str]) -> dict[str, in
         runs += 1
         code = -signal.SIGKILL
         while code == -signal.SIGKILL:
-            until = time.monotonic() + moments.uniform(0, 0.9 * whole_seconds)
+            moment = moments.uniform(0, 0.9 * whole_seconds)
+            until = time.monotonic() + moment if hit < kills else math.inf  # enough: this one may end
             code = _killed_at(start(arguments, root / f"killed_{runs}"), until)
             hit += code == -signal.SIGKILL
         assert code == 0, (root / f"killed_{runs}.log").read_text()

@@ -117,7 +117,6 @@ def test_the_embedded_engine_holds_all_of_it_in_one_place():
         "weights": 4 * weights,
         "reference": 4 * weights,
         "AdamW": 8 * weights,
-        "gradients": 4 * weights,
     }
     assert "log-prob" not in {phase.name for phase in advice.phases_of(replace(one, reference=False))}
     assert "reference" not in parts(replace(one, lora=100), "save")
