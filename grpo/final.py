@@ -41,11 +41,15 @@ def show(result: Result, run: Run, to: Console | None = None) -> None:
 
 
 def no_signal(summary: Mapping[str, Any]) -> list[str]:
-    """A line when no evaluated response was ever rewarded: then there was nothing to learn from."""
+    """A line when no evaluated response was ever rewarded."""
     rewards = summary.get("reward_mean", {}).values()
     if not rewards or any(rewards):
-        return []
-    return ["", "warning   every reward was 0: see 'When something is wrong' in README.md, or try again with --debug"]
+        said = "no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug"
+    return ["", f"warning   {said}"]]
+    return [
+        "",
+        "warning   no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug",
+    ]
 
 
 def example_lines(summary: Mapping[str, Any]) -> list[str]:

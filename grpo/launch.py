@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.atomic import atomic_write
 from grpo.config import ConfigError, Settings, one_fix
 from grpo.defaults import TRAIN, VAL, fit_batch, share_batch
-from grpo.engine import Engine, Refusal, Result, Run, reward_arguments
+from grpo.engine import Engine, EngineError, Refusal, Result, Run, reward_arguments
 from grpo.model_rules import MODEL
 from grpo.presets import algorithm_name
 from grpo.prompt_lengths import short_enough
@@ -230,7 +230,13 @@ def train(
             convert(data.train, run.output_dir / "data" / "train.parquet")
         convert(data.val, run.val, split="val")
         train_file = None if data.train is None else run.train
-        return engine.train(replace(run, train=train_file, resume=opened.resume))
+        try:
+            return engine.train(replace(run, train=train_file, resume=opened.resume))
+        except EngineError as problem:
+            moved = [note for note in opened.notes if note.startswith("moved the ")]
+            if not moved or (run.output_dir / "metrics.jsonl").exists():
+                raise
+            raise EngineError(f"{problem}; nothing was trained ({moved[0]}, where it is whole)") from problem
 
 
 def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward | Combined) -> dict[str, str]:

@@ -82,7 +82,7 @@ def _model(settings: Settings) -> Iterator[str]:
         why = (
             f"is a LoRA adapter: start from it with --init_from {model}"
             if adapter
-            else "has no config.json: not a model folder"
+            else "has no config.json: not a model folder; to start from a run's folder: --init_from"
         )
         yield f"{MODEL}={model} ({origin}) {why}"
     elif settings[TOKENIZER] is None and not any((folder / name).is_file() for name in TOKENIZER_FILES):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import Any, NoReturn
 
 from grpo import batches, flags, launch, repair
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> int:
     planned = planning.plan(settings, engine.name, asked, numbers.steps)
     estimate, why_not = None, "not probed (--no_probe)"
     if not own.no_probe or engine.name == "verl":
+        if engine.name != "verl":
+            print("trying this machine, for the time of a step (--no_probe leaves it out) ...", file=sys.stderr)
         planned, estimate, why_not = _timed(planned, settings)
     if own.json:
         print(json.dumps(planning.as_json(planned, estimate), ensure_ascii=False, indent=2))

@@ -99,6 +99,9 @@ def job_of(
     longest = (settings["data.max_prompt_length"], settings["data.max_response_length"])
     checkpointing, gpus = settings[f"{model}.enable_gradient_checkpointing"], settings["trainer.n_gpus_per_node"]
     world = gpus * settings["trainer.nnodes"] if engine == "verl" else 1
+    processes = 1 if engine == "verl" else gpus  # each has the whole model, and its share of the prompts
+    if device == "cpu" and memory is not None:
+        memory //= processes
     fsdp_size = _verl_only(settings, f"{actor}.fsdp_config.fsdp_size", -1)
     rank, bits = settings[f"{model}.lora_rank"], settings["launcher.qlora"]
     entropy = "loss" if settings[f"{actor}.entropy_coeff"] else "none"
@@ -109,8 +112,8 @@ def job_of(
         device=device,
         shape=shape,
         memory=memory,
-        prompts=settings["data.train_batch_size"],
-        mini_prompts=settings[f"{actor}.ppo_mini_batch_size"],
+        prompts=-(-settings["data.train_batch_size"] // processes),
+        mini_prompts=-(-settings[f"{actor}.ppo_mini_batch_size"] // processes),
         n=settings[f"{rollout}.n"],
         epochs=settings[f"{actor}.ppo_epochs"],
         prompt_tokens=longest[0],

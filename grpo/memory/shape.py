@@ -290,6 +290,7 @@ def _scratch(settings: Mapping[str, Any]) -> dict[str, Any]:
         "intermediate_size": 4 * h,
         "num_hidden_layers": settings["num_layers"],
         "num_attention_heads": settings["num_heads"],
+        "num_key_value_heads": settings["num_heads"],
         "vocab_size": 258,
         "tie_word_embeddings": True,
     }

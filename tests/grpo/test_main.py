@@ -311,7 +311,7 @@ def test_a_run_without_any_reward_does_not_end_like_a_success():
     from grpo.final import no_signal
 
     assert no_signal({"reward_mean": {"start": 0.0, "final": 0.1}}) == []
-    assert "every reward was 0" in no_signal({"reward_mean": {"start": 0.0, "final": 0.0}})[1]
+    assert "no evaluated response earned anything" in no_signal({"reward_mean": {"start": 0.0, "final": 0.0}})[1]
 
 
 def test_a_misspelled_key_in_a_file_is_refused_with_the_nearest_one(in_folder, capsys):

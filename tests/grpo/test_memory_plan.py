@@ -19,7 +19,7 @@ WEIGHTS = 7_615_616_512  # of Qwen2.5-7B
 
 def job(*words: str, engine: str = "verl", memory: int | None = 80 * 10**9, **numbers: Any) -> Job:
     """Qwen2.5-7B on eight GPUs unless `words` say otherwise: prompts of 512, five responses of 1,024."""
-    line = ["--data", "p.json", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8", *words]
+    line = ["--data", "p.json", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8" if engine == "verl" else "1", *words]
     settings = resolve(flags.parse(line), {}).settings()
     device = "gpu" if engine == "verl" else "cpu"
     return replace(job_of(settings, engine=engine, device=device, memory=memory, bfloat16=engine == "verl"), **numbers)
@@ -260,3 +260,9 @@ def test_the_lines_of_a_plan():
     unknown = resolve(flags.parse(["--data", "p.json", "--model", "no/such"]), {}).settings()
     (line,) = planning.dry_run_lines(unknown, "verl")
     assert line.startswith("not planned: --model no/such: its size is not known without its config.json")
+
+
+def test_processes_of_one_machine_share_its_memory_and_the_prompts():
+    alone, four = (job("--n_gpus", n, engine="embedded", memory=100 * 10**9) for n in ("1", "4"))
+    assert (alone.memory, four.memory) == (100 * 10**9, 25 * 10**9)
+    assert (alone.prompts, four.prompts) == (256, 64)

@@ -149,7 +149,7 @@ def test_a_local_model_folder_is_looked_into(in_folder: Path):
         return problem.removeprefix(f"actor_rollout_ref.model.path={model} (flag --model) ")
 
     Path("m").mkdir()
-    assert said("m") == "has no config.json: not a model folder"
+    assert said("m").startswith("has no config.json: not a model folder")
     Path("m/adapter_config.json").touch()
     assert said("./m") == "is a LoRA adapter: start from it with --init_from ./m"
     Path("m/config.json").touch()
