@@ -44,12 +44,11 @@ def no_signal(summary: Mapping[str, Any]) -> list[str]:
     """A line when no evaluated response was ever rewarded."""
     rewards = summary.get("reward_mean", {}).values()
     if not rewards or any(rewards):
-        said = "no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug"
-    return ["", f"warning   {said}"]]
-    return [
-        "",
-        "warning   no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug",
-    ]
+        return []
+    said = (
+        "no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug"
+    )
+    return ["", f"warning   {said}"]
 
 
 def example_lines(summary: Mapping[str, Any]) -> list[str]:
