@@ -74,6 +74,7 @@ def make_a_model_folder(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
 
 
+@pytest.mark.slow  # a quarter of a second each, and there are many
 @pytest.mark.parametrize(("page", "command"), ALL_COMMANDS, ids=[f"{page}: {text}" for page, text in ALL_COMMANDS])
 def test_every_command_works(
     page: str,

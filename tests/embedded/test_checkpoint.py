@@ -141,6 +141,7 @@ except checkpoint.SaveError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_leaves_the_older_checkpoint_and_nothing_half_written(tmp_path, repo):
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, tmp_path], cwd=repo, capture_output=True, text=True, check=False

@@ -49,6 +49,7 @@ def refused(*words: str) -> list[str]:
     return [refusal.text for refusal in VerlEngine().refusals(run_of(*words), here=False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_comes_to_a_command_of_verl(name: str):
     words = ["--recipe", name, *WITH_MORE.get(name, [])]
