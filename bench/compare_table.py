@@ -46,6 +46,7 @@ def table(name: str, part: dict[str, Any]) -> str:
     ours, peers = sides["ours"], [side for side in sides if side != "ours"]
     rows: list[tuple[str, str, str]] = [("seconds per step", "seconds", "{:.2f}"), ("  fastest", "fastest", "{:.2f}")]
     rows += [("seconds per 1,000 response tokens", "per_thousand", "{:.3f}"), ("CPU seconds per step", "cpu", "{:.2f}")]
+    rows = [row for row in rows if all(side[row[1]] is not None for side in sides.values())]
     rows += [("peak memory of the process, MiB", "peak", "{:,.0f}")]
     lines = [[f"**{name}**", "ours", *peers, *(f"{peer} / ours" for peer in peers)]]
     lines.append(["---", *("---:" for _ in lines[0][1:])])

@@ -45,7 +45,7 @@ def ours(job: Job, scratch: Path) -> dict[str, Any]:
     words = [*_flags(job, scratch, extra), "trainer.val_before_train=false"]
     words += ["actor_rollout_ref.model.custom_chat_template=plain", *job.overrides]
     run = _watch([sys.executable, "-m", "grpo", *words], job, scratch, {"PYTHONPATH": str(REPO)})
-    return run | _recorded(job, scratch / "out") | _between_scorings(job, scratch)
+    return run | _recorded(job, scratch / "out")  # rewards run in worker processes, whose CPU clock tells nothing
 
 
 def verl(job: Job, scratch: Path) -> dict[str, Any]:
