@@ -233,10 +233,11 @@ def train(
         try:
             return engine.train(replace(run, train=train_file, resume=opened.resume))
         except EngineError as problem:
-            moved = [note for note in opened.notes if note.startswith("moved the ")]
-            if not moved or (run.output_dir / "metrics.jsonl").exists():
+            if opened.aside is None or (run.output_dir / "metrics.jsonl").exists():
                 raise
-            raise EngineError(f"{problem}; nothing was trained ({moved[0]}, where it is whole)") from problem
+            raise EngineError(
+                f"{problem}; nothing was trained, and the earlier run is whole in {opened.aside}"
+            ) from problem
 
 
 def fingerprint(settings: Settings, engine: Engine, data: Data, reward: Reward | Combined) -> dict[str, str]:

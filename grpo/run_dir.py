@@ -66,11 +66,13 @@ class Opened:
     path:   absolute
     resume: go on with the unfinished run in it, from its newest good checkpoint, or from the start where there is none
     notes:  what was decided about an earlier run, one line each for the user
+    aside:  where a run that was in the way has gone
     """
 
     path: Path
     resume: bool
     notes: tuple[str, ...]
+    aside: Path | None = None
 
 
 @contextlib.contextmanager
@@ -97,12 +99,14 @@ def open_run(
         raise ConfigError(f"trainer.resume_mode is '{resume_mode}'; use auto or disable")
     _check_space(path, needed_bytes)
     notes: list[str] = []
+    aside = None
     with contextlib.ExitStack() as lock, _problems_of_the_disk(path):
         while True:
             notes.extend(lock.enter_context(_locked(path)))
             state = _state(path)
             if state == "finished" or (state == "unfinished" and resume_mode == "disable"):
-                notes.append(_move_aside(path, state))
+                aside = _move_aside(path, state)
+                notes.append(f"moved the {state} run in {path.name} aside to {aside}")
                 lock.close()  # it went with the folder; look again, since another start may be first in the new one
                 continue
             break
@@ -113,7 +117,7 @@ def open_run(
         # run.json first: a folder with it alone is known as ours, and as not begun.
         atomic_write(path / "run.json", run_json(command, fingerprint, earlier))
         atomic_write(path / "config.yaml", config_yaml(config, origins))
-        opened = Opened(path, state == "unfinished", tuple(notes))
+        opened = Opened(path, state == "unfinished", tuple(notes), aside)
         lock_to_keep = lock.pop_all()
     with lock_to_keep:
         yield opened
@@ -193,8 +197,8 @@ def _lock(handle: int, path: Path) -> list[str]:
     return notes
 
 
-def _move_aside(path: Path, state: str) -> str:
-    """Rename the folder to the next free `NAME.1`, `NAME.2`, ...; returns the note about it."""
+def _move_aside(path: Path, state: str) -> Path:
+    """Rename the folder to the next free `NAME.1`, `NAME.2`, ...; returns that."""
     real = path.resolve()  # a link keeps pointing at the same name
     if real == Path.cwd() or real in Path.cwd().parents:
         raise ConfigError(
@@ -205,7 +209,7 @@ def _move_aside(path: Path, state: str) -> str:
     number = max((int(end) for end in taken if end.isdigit()), default=0) + 1
     target = real.with_name(f"{real.name}.{number}")
     os.rename(real, target)
-    return f"moved the {state} run in {path.name} aside to {target}"
+    return target
 
 
 def _glob_text(name: str) -> str:

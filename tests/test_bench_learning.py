@@ -69,6 +69,7 @@ def test_who_sampled_more_in_a_step_is_judged_by_what_it_had_at_the_others_numbe
     assert (row["after"][0], row["responses"]) == (0.5, 100)
 
 
+@pytest.mark.slow
 def test_learning_is_a_gain_whose_whole_interval_is_over_a_tenth():
     sides = {"well": [_run(1, 0.3, 0.6), _run(2, 0.3, 0.7)], "barely": [_run(1, 0.3, 0.42)], "not": [_run(1, 0.3, 0.3)]}
     rows = {row["side"]: row for row in result.outcomes(sides, budget=50)}
@@ -181,6 +182,7 @@ def test_a_changed_setting_gets_a_folder_of_its_own():
     assert runs.Shape().key() == runs.Shape().key()
 
 
+@pytest.mark.slow
 def test_the_drawing_names_every_side(tmp_path: Path):
     plot = _of_bench("learning_plot")
     sides = {"grpo": [_run(1, 0.3, 0.6), _run(2, 0.3, 0.7)], "rloo": [_run(1, 0.3, 0.8)]}

@@ -228,6 +228,7 @@ def test_every_path_flag_and_key_that_is_named_exists(page: str) -> None:
                 assert key in known_keys, f"{page}: {key}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
 def test_the_reward_of_the_readme_passes_its_rehearsal_on_the_data_of_the_readme(page: str, page_files: Path) -> None:
     """S2-02, S2-06, S2-22: no right answer scores less than 1, and an empty one scores nothing"""
@@ -260,6 +261,7 @@ def test_the_scores_in_the_table_of_rewards_are_those_of_the_shipped_reward() ->
     assert [(row, compute_score(*row[:3])) for row in rows] == [(row, float(row[3])) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/batches.md"])
 def test_the_batches_page_shows_what_its_command_prints(
     page: str, page_files: Path, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,7 @@ FEW = ["launcher.sft.steps=3", "launcher.sft.batch_size=4", "trainer.total_train
 FEW += ["launcher.scratch.hidden_size=16", "launcher.scratch.num_layers=1", "data.val_max_samples=4"]
 
 
+@pytest.mark.slow
 def test_the_recipe_is_sft_first_then_rouge_and_length(in_folder, capsys):  # S1-13, S1-14, S1-19, S1-23
     """The judge, half of the mixture, needs a model; the other two keep their proportion of 0.3 to 0.2."""
     made = read_recipe("summarize_t5")

@@ -59,6 +59,7 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_runs_through_links_from_any_folder_and_reads_paths_from_there(copy: Path, in_folder: Path):
     # S2-03 (Chinese paths), S2-04
     (in_folder / "数 据.json").write_text(RECORD, encoding="utf-8")
@@ -71,6 +72,7 @@ def test_it_runs_through_links_from_any_folder_and_reads_paths_from_there(copy: 
     assert ran.stderr == ""
 
 
+@pytest.mark.slow
 def test_modules_in_the_users_folder_are_not_taken_for_ours(copy: Path, in_folder: Path):
     for name in ("grpo", "configs", "yaml", "random", "runpy"):
         (in_folder / f"{name}.py").write_text("raise SystemExit('the wrong module')")
@@ -79,6 +81,7 @@ def test_modules_in_the_users_folder_are_not_taken_for_ours(copy: Path, in_folde
     assert "--rollout_n" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_python_without_the_packages_is_refused_by_name(repo: Path, in_folder: Path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "bare"], check=True)
     ran = run(repo / "train.sh", "--help", GRPO_PYTHON="bare/bin/python")
@@ -114,6 +117,7 @@ def test_without_a_python_it_says_which_ones_would_do(copy: Path, in_folder: Pat
     )
 
 
+@pytest.mark.slow
 def test_a_python_without_venv_says_which_package_to_add(copy: Path, in_folder: Path):
     path = only_tools(in_folder / "bin")
     answer = f'case "$2" in *ensurepip*) exit 1 ;; *) exec "{sys.executable}" "$@" ;; esac\n'
@@ -123,6 +127,7 @@ def test_a_python_without_venv_says_which_package_to_add(copy: Path, in_folder: 
     assert ran.stderr.startswith(f"error: {python} has no venv module (Debian, Ubuntu: apt install python3-venv)")
 
 
+@pytest.mark.slow
 def test_a_shim_that_fails_is_passed_over_and_a_foreign_venv_is_left_alone(copy: Path, in_folder: Path):
     path = only_tools(in_folder / "bin")
     script(in_folder / "bin" / "python3.11", "exit 127\n")
@@ -150,6 +155,7 @@ def test_once_installed_every_argument_arrives_as_it_was_typed(installed: Path, 
     assert ran.stderr == ""
 
 
+@pytest.mark.slow
 def test_once_installed_it_adds_less_than_a_tenth_of_a_second(installed: Path):
     took = []
     for _ in range(5):
@@ -168,6 +174,7 @@ def test_a_changed_list_of_packages_is_installed_again(installed: Path, in_folde
     assert "no Python 3.10, 3.11 or 3.12 found" in run(installed / "train.sh", **known).stderr
 
 
+@pytest.mark.slow
 def test_setup_prints_the_python_and_nothing_else(repo: Path):
     ran = run(repo / "train.sh", "--setup", "dev")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{sys.executable}\n", "")
@@ -193,6 +200,7 @@ def test_a_checkout_that_cannot_be_written_is_one_line(install: ModuleType, caps
     )
 
 
+@pytest.mark.slow
 def test_an_index_that_keeps_silent_is_given_up_in_time(install: ModuleType):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
@@ -240,6 +248,7 @@ def test_each_set_of_verl_goes_into_an_environment_of_its_own(offline: ModuleTyp
     assert words.read_text() == "-c import pip\n"  # nothing is installed twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("demand", "line"),
     [
@@ -259,6 +268,7 @@ def test_what_verls_packages_cannot_do_is_said_before_anything_is_made(
     assert not (copy / ".venv-verl-cpu").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_flash_attn_leaves_verls_environment_as_it_was(
     install: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -272,6 +282,7 @@ def test_a_failed_flash_attn_leaves_verls_environment_as_it_was(
     assert not (environment / ".unfinished").exists()
 
 
+@pytest.mark.slow
 def test_the_cpu_build_of_torch_that_is_out_of_reach_is_named(
     offline: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -284,6 +295,7 @@ def test_the_cpu_build_of_torch_that_is_out_of_reach_is_named(
     assert (environment / ".unfinished").exists()
 
 
+@pytest.mark.slow
 def test_the_sets_of_verl_are_looked_for_where_they_are(installed: Path, in_folder: Path):
     path = only_tools(in_folder / "bin")
     known = {"GRPO_PYTHON": "", "PATH": path, "HOME": str(in_folder), "PYENV_ROOT": ""}

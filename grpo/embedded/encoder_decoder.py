@@ -28,9 +28,8 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from grpo.algorithm import entropy_of, log_probs_of
 from grpo.embedded.cache import GrowingLayer
-from grpo.embedded.policy import Policy
+from grpo.embedded.policy import Policy, read_logits
 from grpo.engine import EngineError
 
 if TYPE_CHECKING:
@@ -89,10 +88,7 @@ class EncoderDecoderPolicy(Policy):
                 decoder_input_ids=torch.cat([first, response_ids[:, :-1]], 1),
                 use_cache=False,
             ).logits[:, -width:]  # [B, R, V]
-        chosen = log_probs_of(logits, response_ids, temperature=temperature)
-        if entropy is None:
-            return chosen, None
-        return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
+        return read_logits(logits, response_ids, temperature=temperature, entropy=entropy)
 
 
 class _Decoding:

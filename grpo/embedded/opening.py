@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,7 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts, world: Wo
     demonstrations = _read_demonstrations(config)
     policy = _open_policy(world, config, rows, demonstrations, saved, state.get("dtype", config.launcher.dtype))
     world.copy_from_first(policy.trained())
-    encoder = Encoder(
-        policy.tokenizer,
-        template=config.actor_rollout_ref.model.custom_chat_template,
-        max_length=int(config.data.max_prompt_length),
-        truncation="filter" if config.data.filter_overlong_prompts else config.data.truncation,
-        whole=isinstance(policy, EncoderDecoderPolicy),
-    )
+    encoder = open_encoder(config, policy)
     if not encoder.has_template:
         notes.append(
             "the tokenizer has no chat template: prompts are given as plain text; --prompt_template gives another"
@@ -71,14 +65,14 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts, world: Wo
         progress = stack.enter_context(Progress(total_steps, shown="console" in loggers))
         scoring = stack.enter_context(open_scoring(run, interrupts)) if world.first else None
         notes += scoring.notes if scoring else []
-        log = stack.enter_context(_metrics_log(run, loggers, state.get("step"), progress)) if world.first else None
+        log = stack.enter_context(open_log(run, loggers, state.get("step"), progress)) if world.first else None
         session = Session(
             run=run,
             settings=settings,
             interrupts=interrupts,
             policy=policy,
             reference=None,
-            optimizer=_optimizer(policy, settings),
+            optimizer=open_optimizer(policy, settings.optim),
             reward=scoring,
             encoder=encoder,
             draws=Draws(run, settings, prompts, encoder),
@@ -163,7 +157,8 @@ def _schedule(run: Run, prompts: int) -> tuple[int, int]:
     return per_epoch, total_steps
 
 
-def _metrics_log(run: Run, loggers: list[str], resume_step: int | None, progress: Progress) -> MetricsLog:
+def open_log(run: Run, loggers: list[str], resume_step: int | None, progress: Progress) -> MetricsLog:
+    """Where the run's steps are written. resume_step: the last one to keep."""
     return MetricsLog(
         run.output_dir,
         loggers,
@@ -192,8 +187,19 @@ def _say_what_runs(session: Session, notes: list[str]) -> None:
         session.progress.note(note)
 
 
-def _optimizer(policy: Policy, settings: Settings) -> torch.optim.Optimizer:
-    optim = settings.optim
+def open_encoder(config: DictConfig, policy: Policy) -> Encoder:
+    """What turns a prompt of this run into the tokens that its model reads."""
+    return Encoder(
+        policy.tokenizer,
+        template=config.actor_rollout_ref.model.custom_chat_template,
+        max_length=int(config.data.max_prompt_length),
+        truncation="filter" if config.data.filter_overlong_prompts else config.data.truncation,
+        whole=isinstance(policy, EncoderDecoderPolicy),
+    )
+
+
+def open_optimizer(policy: Policy, optim: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """AdamW over what is trained. optim: the values of actor_rollout_ref.actor.optim."""
     return torch.optim.AdamW(
         policy.trained(),
         lr=float(optim["lr"]),

@@ -158,10 +158,7 @@ class Policy:
                 logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
             else:
                 logits = self._logits_plain(prompt_ids, prompt_mask, response_ids, response_mask, n)
-        chosen = log_probs_of(logits, response_ids, temperature=temperature)
-        if entropy is None:
-            return chosen, None
-        return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
+        return read_logits(logits, response_ids, temperature=temperature, entropy=entropy)
 
     @property
     def packs(self) -> bool:
@@ -209,6 +206,16 @@ class Policy:
         only_last = {"logits_to_keep": width + 1} if self._last_logits_only else {}
         logits = self.model(ids, attention_mask=mask, position_ids=positions, use_cache=False, **only_last).logits
         return logits[:, -width - 1 : -1]
+
+
+def read_logits(
+    logits: torch.Tensor, ids: torch.Tensor, *, temperature: float, entropy: str | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """log_prob and entropy of the tokens, [B, R] each, as Policy.log_probs says. logits: [B, R, V]; ids: [B, R]."""
+    chosen = log_probs_of(logits, ids, temperature=temperature)
+    if entropy is None:
+        return chosen, None
+    return chosen, entropy_of(logits if entropy == "loss" else logits.detach(), temperature=temperature)
 
 
 def choose_device(wanted: str) -> torch.device:

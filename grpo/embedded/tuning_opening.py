@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 import transformers
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from data_prep.convert import load_rows
 from grpo.embedded import checkpoint
-from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.memory import token_budget
 from grpo.embedded.models import attach_adapter, end_turns, make_policy, open_model, open_tokenizer
+from grpo.embedded.opening import open_encoder, open_log, open_optimizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder
 from grpo.embedded.sft import Demonstration, demonstrations, keeps_apart
@@ -72,13 +72,7 @@ def opened(run: Run, interrupts: Interrupts) -> Iterator[Tuning]:
     transformers.utils.logging.disable_progress_bar()
     rows, val_rows = load_rows(run.train) if run.train else [], load_rows(run.val)
     policy = _open_policy(config, [*rows, *val_rows], saved, state.get("dtype", config.launcher.dtype))
-    encoder = Encoder(
-        policy.tokenizer,
-        template=config.actor_rollout_ref.model.custom_chat_template,
-        max_length=int(config.data.max_prompt_length),
-        truncation="filter" if config.data.filter_overlong_prompts else config.data.truncation,
-        whole=isinstance(policy, EncoderDecoderPolicy),
-    )
+    encoder = open_encoder(config, policy)
     notes += end_turns(policy)
     train, val, lines = _encoded(config, rows, val_rows, encoder, policy)
     notes += lines
@@ -90,29 +84,12 @@ def opened(run: Run, interrupts: Interrupts) -> Iterator[Tuning]:
     loggers = list(config.trainer.logger)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(total_steps, shown="console" in loggers))
-        log = stack.enter_context(
-            MetricsLog(
-                run.output_dir,
-                loggers,
-                state.get("step"),
-                project=config.trainer.project_name,
-                experiment=Path(config.trainer.experiment_name).name,
-                config=OmegaConf.to_container(config),  # type: ignore[arg-type]
-                say=progress.note,
-            )
-        )
-        optim = config.actor_rollout_ref.actor.optim
+        log = stack.enter_context(open_log(run, loggers, state.get("step"), progress))
         tuning = Tuning(
             run=run,
             interrupts=interrupts,
             policy=policy,
-            optimizer=torch.optim.AdamW(
-                policy.trained(),
-                lr=float(optim.lr),
-                betas=tuple(optim.betas),
-                weight_decay=float(optim.weight_decay),
-                fused=True,
-            ),
+            optimizer=open_optimizer(policy, config.actor_rollout_ref.actor.optim),
             train=train,
             val=val,
             packing=packing,

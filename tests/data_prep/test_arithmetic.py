@@ -37,6 +37,7 @@ def test_no_pair_of_numbers_is_in_both_sets_in_either_order_or_language(shipped)
     assert not kept_apart & {_pair(row) for row in shown}
 
 
+@pytest.mark.slow
 def test_every_truth_is_the_sum_and_scores_one_by_the_shipped_reward(shipped):  # S2-02, S2-23
     reward = load_reward(None)
     train, val, _ = shipped
@@ -55,6 +56,7 @@ def test_the_teacher_drops_a_carry():
     assert demonstration(12, 30, "zh", carries=False)["response"] == "2+0=2, 1+3=4。答案：42"
 
 
+@pytest.mark.slow
 def test_the_teacher_is_right_where_nothing_is_carried_and_seldom_elsewhere(shipped):
     train, _, shown = shipped
     reward = load_reward(None)

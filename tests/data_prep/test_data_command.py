@@ -52,6 +52,7 @@ def test_with_a_second_file_it_writes_parquet(prompts: Path, capsys: pytest.Capt
     assert [row["ground_truth"] for row in load_rows(out)] == ["2", "42"]
 
 
+@pytest.mark.slow
 def test_it_takes_the_data_flags_and_their_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_prompt_is_a_duplicate_by_its_messages_and_not_by_their_joined_text() 
     assert (summary.rows, summary.duplicates, summary.conflicts) == (4, 1, 0)
 
 
+@pytest.mark.slow
 def test_checking_json_imports_neither_torch_nor_pyarrow(prompts: Path, repo: Path) -> None:
     code = (
         "import sys; from grpo.commands.data import main; main(sys.argv[1:]); "

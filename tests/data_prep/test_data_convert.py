@@ -27,6 +27,7 @@ def sums(count: int, first: int = 0) -> list[Record]:
     ]
 
 
+@pytest.mark.slow
 def test_the_file_has_verls_columns_and_types(tmp_path: Path) -> None:
     out = tmp_path / "new" / "train.parquet"
     record = Record([{"role": "user", "content": "请解答：15 + 27 = ?"}], "math_reasoning", "42", {"level": 3})
@@ -80,6 +81,7 @@ def test_the_engines_get_the_other_columns_decoded_beside_the_index(tmp_path: Pa
     }
 
 
+@pytest.mark.slow
 def test_indexes_run_on_over_more_rows_than_are_held_in_memory(tmp_path: Path) -> None:
     convert(sums(5000), tmp_path / "a.parquet")
     rows = load_rows(tmp_path / "a.parquet")
@@ -137,6 +139,7 @@ def test_a_file_in_another_schema_is_no_training_file(tmp_path: Path) -> None:
         load_rows(tmp_path / "missing.parquet")
 
 
+@pytest.mark.slow
 def test_the_split_takes_about_its_share_and_keeps_every_record_once() -> None:
     train, val = split(sums(2000), 0.1)
     assert 150 < len(val) < 250  # 200 expected, standard deviation 13
@@ -211,6 +214,7 @@ def test_every_valid_row_reaches_the_reward_equal_in_value_and_type(
         assert repr(loaded["extra_info"]) == repr(expected)  # 1 == True == 1.0, but their repr differs
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows_come_back_exactly(tmp_path: Path) -> None:
     # RELIABILITY.md goal 16
     make = random.Random(0)

@@ -120,6 +120,7 @@ def read(tmp_path: Path, specs: list[str], **environment: str) -> list:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_first_rows_of_a_hub_data_set_come_from_its_endpoint_and_later_from_the_cache(hub, tmp_path: Path) -> None:
     # S3-21
     endpoint = f"http://127.0.0.1:{hub.server_port}"
@@ -137,6 +138,7 @@ def test_the_first_rows_of_a_hub_data_set_come_from_its_endpoint_and_later_from_
     assert asked == []
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_said_with_what_to_do(hub, tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{hub.server_port}"
     missing, gated, fresh = read(tmp_path, ["org/other#5", "org/gated", "org/fresh"], HF_ENDPOINT=endpoint)
@@ -148,6 +150,7 @@ def test_what_the_hub_refuses_is_said_with_what_to_do(hub, tmp_path: Path) -> No
     assert "no parquet copy" in fresh
 
 
+@pytest.mark.slow
 def test_without_a_network_one_line_names_the_mirror_and_the_local_way(tmp_path: Path) -> None:
     # S3-21. Port 9 of this machine answers nobody.
     (error,) = read(tmp_path, ["org/tiny#2"], HF_ENDPOINT="http://127.0.0.1:9")

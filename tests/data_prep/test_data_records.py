@@ -223,6 +223,7 @@ def test_gsm8ks_own_files_keep_the_answer_with_its_steps(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 def test_all_of_gsm8k_is_read(shared: Path) -> None:
     whole = shared / "data" / "gsm8k_train.jsonl"
     rows = [json.loads(line) for line in whole.read_text(encoding="utf-8").split("\n") if line]

@@ -47,6 +47,7 @@ def test_a_note_holds_what_its_summary_says_and_more():
         assert text.count("Ana") == 1  # nobody else is called like who does it
 
 
+@pytest.mark.slow
 def test_repeating_the_note_scores_lower_than_the_summary_and_so_does_the_teacher(shipped):  # S1-12, S1-15
     train, _, _, shown = shipped
 

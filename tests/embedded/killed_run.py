@@ -2,7 +2,8 @@
 
     python killed_run.py FOLDER KILLS SEED -- ARGUMENTS OF ./train.sh
 
-Prints JSON: how many kills hit, in how many runs. Run by test_resume.py as a process of its own,
+Prints JSON: how many kills hit, how many of them after a first checkpoint, in how many runs.
+Run by test_resume.py as a process of its own,
 which imports everything once and forks: a start then costs no imports, so that kills fall into training.
 """
 
@@ -39,25 +40,30 @@ def start(arguments: list[str], folder: Path) -> int:
 def run(root: Path, kills: int, seed: int, arguments: list[str]) -> dict[str, int]:
     """The undisturbed run in root/whole; killed ones in root/killed_1, root/killed_2, ... until `kills` kills have hit.
 
+    A quarter of them at least hit a run that has a checkpoint to go on from.
     A run that gets to its end between two kills is followed by another one from the start. One that is killed after
     its last step, before the process ends, is finished too: what is started then is another one.
     """
-    began = time.monotonic()
+    began = time.time()
     _, status = os.waitpid(start(arguments, root / "whole"), 0)
-    whole_seconds = time.monotonic() - began
     assert os.waitstatus_to_exitcode(status) == 0, (root / "whole.log").read_text()
+    trained_after = (root / "whole/checkpoints/final").stat().st_mtime - began  # the report is written later
 
-    moments, hit, runs = random.Random(seed), 0, 0
-    while hit < kills:
+    moments, hit, in_training, runs = random.Random(seed), 0, 0, 0
+    while not (enough := hit >= kills and in_training >= kills / 4):
         runs += 1
         code = -signal.SIGKILL
         while code == -signal.SIGKILL:
-            moment = moments.uniform(0, 0.9 * whole_seconds)
-            until = time.monotonic() + moment if hit < kills else math.inf  # enough: this one may end
-            code = _killed_at(start(arguments, root / f"killed_{runs}"), until)
+            moment = moments.uniform(0, trained_after)
+            until = math.inf if enough else time.monotonic() + moment  # enough: this one may end
+            folder = root / f"killed_{runs}"
+            code = _killed_at(start(arguments, folder), until)
             hit += code == -signal.SIGKILL
+            begun, ended = folder.glob("checkpoints/global_step_*"), (folder / "checkpoints/final").exists()
+            in_training += code == -signal.SIGKILL and any(begun) and not ended
+            enough = hit >= kills and in_training >= kills / 4
         assert code == 0, (root / f"killed_{runs}.log").read_text()
-    return {"kills": hit, "runs": runs}
+    return {"kills": hit, "in_training": in_training, "runs": runs}
 
 
 def _killed_at(child: int, until: float) -> int:

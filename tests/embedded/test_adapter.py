@@ -65,6 +65,7 @@ def bytes_of(*models: torch.nn.Module) -> int:
     return sum(stored.values())
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_model_with_its_adapter_off_and_costs_no_memory(base):  # S1-30, S2-32
     policy = lora_policy(base)
     of_the_base = bytes_of(read_model(str(base)))
@@ -84,6 +85,7 @@ def test_the_reference_is_the_model_with_its_adapter_off_and_costs_no_memory(bas
     assert (ours - theirs).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_only_the_adapter_is_trained_and_what_the_layers_named_have_it(base):  # S3-20
     policy = lora_policy(base)
     frozen_before = {k: w.clone() for k, w in policy.model.named_parameters() if not w.requires_grad}
@@ -98,6 +100,7 @@ def test_only_the_adapter_is_trained_and_what_the_layers_named_have_it(base):  #
     assert sum(weight.numel() for weight in few.trained()) == 2 * RANK * (32 + 32 + 32 + 16)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_adapter_and_goes_on_bit_for_bit(base, tmp_path):
     policy = lora_policy(base)
     optimizer = one_step(policy)
@@ -116,6 +119,7 @@ def test_a_checkpoint_holds_the_adapter_and_goes_on_bit_for_bit(base, tmp_path):
         assert torch.equal(one, two), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [llama(tie_word_embeddings=True), gpt2()], ids=["llama, tied", "gpt2, Conv1D"])
 def test_a_merged_model_answers_as_base_and_adapter_do(config, tmp_path):
     base = model_folder(config, tmp_path / "base")
@@ -136,6 +140,7 @@ def test_a_merged_model_answers_as_base_and_adapter_do(config, tmp_path):
     assert_close(opened(torch.tensor(ids(policy, "12+3=?"))).logits.float(), wanted, atol=0.3, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_an_exported_adapter_is_one_that_peft_opens(base, tmp_path):
     from peft import PeftModel
 
@@ -150,6 +155,7 @@ def test_an_exported_adapter_is_one_that_peft_opens(base, tmp_path):
         assert_close(opened(torch.tensor(ids(policy, "12+3=?"))).logits, logits(policy), atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_policy_is_one_more_adapter_that_moves_when_it_is_told_to(base):
     policy = lora_policy(base)
     one_step(policy)
@@ -164,6 +170,7 @@ def test_a_copy_of_the_policy_is_one_more_adapter_that_moves_when_it_is_told_to(
     assert len(policy.trained()) == 28  # the copies take no gradients, whichever was used last
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_model_is_refused_by_the_names_of_its_modules(base, tmp_path):
     adapter.save(lora_policy(base).adapter, tmp_path / "adapter")
     wider = model_folder(llama(intermediate_size=48), tmp_path / "wider")
@@ -177,6 +184,7 @@ def test_an_adapter_of_another_model_is_refused_by_the_names_of_its_modules(base
         lora_policy(model_folder(gpt2(), tmp_path / "other"), start=tmp_path / "adapter")
 
 
+@pytest.mark.slow
 def test_layers_that_do_not_exist_or_share_their_weights_are_refused(tmp_path):
     tied = model_folder(llama(tie_word_embeddings=True), tmp_path / "tied")
     with pytest.raises(EngineError, match=r"target_modules=\['q_projection'\]: Target modules .* not found"):
@@ -185,6 +193,7 @@ def test_layers_that_do_not_exist_or_share_their_weights_are_refused(tmp_path):
         lora_policy(tied, targets=["embed_tokens", "q_proj"])
 
 
+@pytest.mark.slow
 def test_recomputing_activations_works_under_an_adapter(base):  # S0-35
     norms = []
     for recompute in (False, True):

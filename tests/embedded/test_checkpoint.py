@@ -34,6 +34,7 @@ def _weights(model):
     return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_a_saved_run_goes_on_bit_for_bit(tmp_path):
     policy, optimizer = _trained()
     path = checkpoint.save(tmp_path, 3, policy, optimizer, {"outcome": {"first": "答案"}}, keep=2)
@@ -59,6 +60,7 @@ def test_a_checkpoint_is_a_model_folder_with_tokenizer_and_chat_template(tmp_pat
     assert_close(model(tokens).logits, policy.model(tokens).logits, atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_only_the_newest_are_kept_and_none_goes_before_the_newer_one_is_whole(tmp_path, monkeypatch):
     policy, optimizer = _trained()
     for step in (1, 2, 3):
@@ -74,6 +76,7 @@ def test_only_the_newest_are_kept_and_none_goes_before_the_newer_one_is_whole(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_2", "global_step_3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
 def test_damage_to_any_file_is_found_and_the_checkpoint_before_is_taken(tmp_path, how):
     policy, optimizer = _trained()
@@ -175,6 +178,7 @@ class _Bomb:
         return (Path.touch, (self.target,))
 
 
+@pytest.mark.slow
 def test_the_warm_up_learns_its_demonstrations_and_nothing_of_the_prompt():  # S1-23
     policy = tiny_policy(1)
     (prompt,), (response,) = ids(policy, "1+2=?"), ids(policy, "3")

@@ -88,6 +88,7 @@ def small(seed: int = 0) -> Policy:
     return make_policy(model, tokenizer, torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampling_the_update_and_a_plain_forward_pass_agree(family, tmp_path):  # S1-01, S1-21
     """With prompts of different length, padded: absolute positions (BART, Pegasus) count from the prompt's start."""
@@ -108,6 +109,7 @@ def test_sampling_the_update_and_a_plain_forward_pass_agree(family, tmp_path):  
         assert_close(again[row, :length], plain, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_greedy_is_what_transformers_generates_and_the_encoder_runs_once(tmp_path):  # S1-01
     policy = policy_of("pegasus", tmp_path / "m")
     prompts, calls = ids(policy, *PROMPTS), []
@@ -124,6 +126,7 @@ def test_greedy_is_what_transformers_generates_and_the_encoder_runs_once(tmp_pat
         assert ours.response_ids[2 * row, : min(length, 19)].tolist() == theirs[: min(length, 19)]
 
 
+@pytest.mark.slow
 def test_a_group_of_64_meets_in_one_encoder_with_all_its_gradients():  # S1-04
     policy = small()
     rollouts = sample(policy, ids(policy, "a+b=?", "1234567"), Sampling(n=64, max_length=6), seed=3)
@@ -142,6 +145,7 @@ def test_a_group_of_64_meets_in_one_encoder_with_all_its_gradients():  # S1-04
     assert_close(grads[0], grads[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_token_that_a_model_is_forced_to_begin_with_is_no_part_of_the_response(tmp_path):
     """BART's <s>, mBART's language: it is read and never chosen, so it has no log-prob to learn from."""
     folder = folder_of("mbart", tmp_path / "m")
@@ -241,6 +245,7 @@ def test_words_of_the_prompt_are_not_held_against_the_response():
     assert torch.equal(sample(policy, prompt, punished, seed=0).response_ids, first)
 
 
+@pytest.mark.slow
 def test_with_lora_the_model_without_its_adapter_is_the_reference(tmp_path):
     policy = policy_of("bart", tmp_path / "m")
     rollouts = sample(policy, ids(policy, *PROMPTS), Sampling(n=2, max_length=8), seed=0)
@@ -336,6 +341,7 @@ def test_a_decoder_only_model_becomes_an_encoder_and_a_decoder(in_folder, capsys
     assert main(["chat", "--prompt", "hello", "--max_response_length", "6", "--device", "cpu"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "more", "says"),
     [
@@ -357,6 +363,7 @@ def test_what_cannot_be_is_said_before_any_weight_is_read(family, more, says, in
     assert sum(says in line for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_a_model_whose_decoder_cannot_look_at_an_encoder_is_refused_by_its_kind(in_folder, capsys):  # S1-01
     folder = model_folder(llama(), in_folder / "m")
     (folder / "model.safetensors").write_bytes(b"not weights")

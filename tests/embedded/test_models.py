@@ -41,6 +41,7 @@ def _train(folder: Path, *arguments: str) -> int:
     return main([*fixed, "--max_steps", "2", "--lr", "1e-3", "--device", "cpu", *arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampling_the_update_and_a_plain_forward_pass_agree(family, tmp_path):  # S0-38
     """With prompts of different length, padded, and longer than the window of those that have one."""
@@ -131,6 +132,7 @@ def test_a_broken_folder_is_refused_in_one_line(in_folder, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_sizes_are_compared_before_any_weight_is_read(in_folder, capsys):  # S0-17
     """The config tells: the folder may be gigabytes."""
     folder = model_folder(gpt2(), in_folder / "model")
@@ -156,6 +158,7 @@ def _policy(tmp_path, tokenizer):
     return make_policy(model, read_tokenizer(str(folder)), torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_pads_with_its_end_token_still_learns_where_to_stop(tmp_path):
     """Padding is known by length, not by its token, so the end token that a response has is trained."""
     tokenizer = make_tokenizer("bytes")
@@ -170,6 +173,7 @@ def test_a_tokenizer_that_pads_with_its_end_token_still_learns_where_to_stop(tmp
     assert (last[stopped] == 1).all()  # inside the mask
 
 
+@pytest.mark.slow
 def test_a_turn_that_ends_otherwise_than_the_tokenizer_says_ends_the_response(tmp_path):
     """Qwen2.5's base models: their template ends a turn with <|im_end|>, their tokenizer names <|endoftext|>."""
     tokenizer = make_tokenizer("bytes")

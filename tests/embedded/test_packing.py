@@ -106,6 +106,7 @@ def test_entropy_and_its_gradient_are_those_of_the_padded_batch():
         assert_close(packed[1], padded[1], atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_adapter_gets_the_gradients_of_the_padded_batch_and_the_reference_is_the_model_without_it():
     policy = _policy(FAMILIES["llama, grouped queries"])
     plain = _gradients(_packed, policy)[0]
@@ -135,6 +136,7 @@ def test_recomputed_activations_are_packed_again():  # S0-35
     assert policy.model.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_close_to_float32_packed_as_padded():
     exact = _gradients(_packed, _policy(FAMILIES["qwen2"]))[0]
     rough = _policy(FAMILIES["qwen2"], torch.bfloat16)

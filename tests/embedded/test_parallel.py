@@ -116,6 +116,7 @@ def test_a_run_comes_out_of_its_line_of_text_as_it_went_in() -> None:
     assert json.loads(run_as_json(run))["train"] == str(run.train)
 
 
+@pytest.mark.slow
 def test_more_processes_than_places_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     there = processes.processors()
     refused = EmbeddedEngine().refusals(_run("--device", "cpu", "--n_gpus", f"{there + 1}"))

@@ -25,6 +25,7 @@ def _log_probs(policy, rollouts, *, shared: bool, entropy=None):
     )
 
 
+@pytest.mark.slow
 def test_running_a_prompt_once_for_its_group_changes_no_value_and_no_gradient(policy):
     rollouts = sample(policy, ids(policy, "1+2=?", "345+678=?"), Sampling(n=3, max_length=16), seed=4)
     mask, grads = rollouts.response_mask.bool(), []
@@ -84,6 +85,7 @@ def test_bfloat16_arithmetic_stays_close_and_keeps_float32_weights_and_gradients
     assert all(weight.grad.dtype == weight.dtype == torch.float32 for weight in policy.model.parameters())
 
 
+@pytest.mark.slow
 def test_recomputed_activations_are_recomputed_and_change_no_gradient(policy):  # S0-35
     rollouts = sample(policy, ids(policy, "1+2=?", "33+4=?"), Sampling(n=2, max_length=12), seed=4)
     calls, grads = [], []

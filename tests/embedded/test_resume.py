@@ -73,7 +73,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_weights(tmp_pa
     done = subprocess.run(
         [*command, *_arguments(repo), *more],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(repo)},
+        env={**os.environ, "PYTHONPATH": str(repo), "PYTHONUNBUFFERED": "1"},  # a killed process flushes nothing
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,7 @@ SAMPLING = Sampling(n=4, max_length=24)
 PROMPTS = ("1+2=?", "33+44=?", "5", "6+7+8+9=?")
 
 
+@pytest.mark.slow
 def test_recorded_log_probs_are_those_of_the_model_at_the_sampling_temperature(policy):  # S4-12
     for temperature in (1.0, 0.7):
         rollouts = sample(policy, ids(policy, *PROMPTS), replace(SAMPLING, temperature=temperature), seed=1)
@@ -23,6 +24,7 @@ def test_recorded_log_probs_are_those_of_the_model_at_the_sampling_temperature(p
         assert_close(again, rollouts.log_probs * rollouts.response_mask, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_response_depends_neither_on_chunks_nor_on_the_company_it_is_sampled_in(policy):
     together = sample(policy, ids(policy, *PROMPTS), SAMPLING, seed=5)
     one_by_one = sample(policy, ids(policy, *PROMPTS), SAMPLING, seed=5, max_rows=4)
@@ -30,12 +32,14 @@ def test_a_response_depends_neither_on_chunks_nor_on_the_company_it_is_sampled_i
     assert torch.equal(together.response_mask, one_by_one.response_mask)
 
 
+@pytest.mark.slow
 def test_the_same_seed_repeats_and_another_one_does_not(policy):  # S0-20
     first, again, other = (sample(policy, ids(policy, *PROMPTS), SAMPLING, seed=s) for s in (3, 3, 4))
     assert torch.equal(first.response_ids, again.response_ids)
     assert not torch.equal(first.response_ids[:, :4], other.response_ids[:, :4])
 
 
+@pytest.mark.slow
 def test_the_mask_ends_with_the_stop_token_and_what_was_cut_has_none(policy):
     rollouts = sample(policy, ids(policy, *PROMPTS), replace(SAMPLING, n=16), seed=2)
     stop = policy.stop_ids[0]
@@ -47,6 +51,7 @@ def test_the_mask_ends_with_the_stop_token_and_what_was_cut_has_none(policy):
         assert (row[length:] == policy.pad_id).all()
 
 
+@pytest.mark.slow
 def test_greedy_is_what_transformers_generates(policy):
     prompt = ids(policy, "12+34=?")
     ours = sample(policy, prompt, Sampling(n=1, max_length=20, temperature=0.0), seed=0)
@@ -55,12 +60,14 @@ def test_greedy_is_what_transformers_generates(policy):
     assert ours.response_ids[0, :length].tolist() == theirs[0, len(prompt[0]) :].tolist()[:length]
 
 
+@pytest.mark.slow
 def test_top_k_of_one_is_greedy(policy):  # S0-18
     greedy = sample(policy, ids(policy, *PROMPTS), replace(SAMPLING, temperature=0.0), seed=0)
     top_one = sample(policy, ids(policy, *PROMPTS), replace(SAMPLING, top_k=1), seed=9)
     assert torch.equal(greedy.response_ids, top_one.response_ids)
 
 
+@pytest.mark.slow
 def test_no_response_ends_before_its_minimum_length(policy):  # S0-16
     rollouts = sample(policy, ids(policy, *PROMPTS), replace(SAMPLING, n=16, min_length=7), seed=2)
     lengths = rollouts.response_mask.sum(1)
@@ -118,6 +125,7 @@ def test_selected_groups_lose_the_columns_that_only_others_needed(policy):
         rollouts.select(torch.tensor([0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_another_model_samples_something_else():
     a, b = (sample(p, ids(p, "1+1=?"), SAMPLING, seed=0) for p in (tiny_policy(0), tiny_policy(1)))
     assert a.response_ids.tolist() != b.response_ids.tolist()

@@ -62,6 +62,7 @@ def _largest_difference(policy: Policy, *, steps: int) -> float:
     return far
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", WRITTEN_OUT)
 def test_written_out_the_logits_are_those_of_transformers_while_lines_leave_and_move(family, tmp_path):
     """36 steps: the room for keys grows from 32 tokens, groups end, and 15 lines become one."""
@@ -69,12 +70,14 @@ def test_written_out_the_logits_are_those_of_transformers_while_lines_leave_and_
     assert _largest_difference(policy, steps=36) < 5e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rope", [{"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0}])
 def test_scaled_positions_are_kept_when_written_out(rope, tmp_path):
     policy = _policy(llama(rope_parameters={"rope_theta": 10_000.0, **rope}), tmp_path)
     assert _largest_difference(policy, steps=20) < 5e-6
 
 
+@pytest.mark.slow
 def test_an_adapter_takes_part_and_leaves_with_its_policy(tmp_path):  # S2-09
     policy = _policy(FAMILIES["qwen2"], tmp_path)
     before = sample(policy, [[9, 8, 7]], Sampling(n=4, max_length=20), seed=1)
@@ -90,6 +93,7 @@ def test_an_adapter_takes_part_and_leaves_with_its_policy(tmp_path):  # S2-09
     assert not torch.equal(adapted.response_ids, before.response_ids)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_stays_as_close_as_bfloat16_is(tmp_path):
     assert 1e-4 < _largest_difference(_policy(FAMILIES["qwen2"], tmp_path, torch.bfloat16), steps=20) < 5e-2
 
@@ -125,6 +129,7 @@ def test_a_model_that_is_not_what_its_class_says_is_decoded_by_transformers_and_
     assert_close(again, rollouts.log_probs * rollouts.response_mask, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_both_ways_to_decode_sample_the_same_responses(policy):
     sampling = Sampling(n=6, max_length=40, min_length=2)
     prompts = ids(policy, "1+2=?", "33+44=?", "5", "6+7+8+9=?")

@@ -118,6 +118,7 @@ def metrics(folder: str) -> list[dict]:
     return [{name: value for name, value in json.loads(line).items() if name not in TIMING_NAMES} for line in lines]
 
 
+@pytest.mark.slow
 def test_what_sft_cannot_do_is_said_in_one_line(folder, capsys):
     def error(*words: str) -> str:
         assert main(["sft", *words]) == 2
@@ -135,6 +136,7 @@ def test_what_sft_cannot_do_is_said_in_one_line(folder, capsys):
     assert not Path("outputs_sft").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_the_steps_and_what_differs_from_grpo(folder, capsys):
     assert sft("--dry_run", "--rollout_n=3") == 0
     said = capsys.readouterr().out

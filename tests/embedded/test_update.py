@@ -44,6 +44,7 @@ def _gradients(policy, batch, objective=OBJECTIVE, **cut):
     return [weight.grad.clone() for weight in policy.model.parameters()], stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_do_not_depend_on_the_cut_into_micro_batches(policy, mode):
     objective = Objective(**{**OBJECTIVE.__dict__, "loss_agg_mode": mode})
@@ -56,6 +57,7 @@ def test_gradients_do_not_depend_on_the_cut_into_micro_batches(policy, mode):
             assert part_stats[name] == pytest.approx(value, rel=1e-3, abs=5e-5), name
 
 
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_padding(policy):
     batch = _batch(policy)
     tight, _ = _gradients(policy, batch)
@@ -83,6 +85,7 @@ def test_every_cut_holds_whole_groups_or_a_part_of_one(policy):
                 assert len(rows) <= 3
 
 
+@pytest.mark.slow
 def test_a_masked_response_teaches_nothing(policy):
     batch = _batch(policy)
     batch.mask[:4] = 0  # the rewards of the first group failed
@@ -94,6 +97,7 @@ def test_a_masked_response_teaches_nothing(policy):
     assert stats["policy_loss"] != 0
 
 
+@pytest.mark.slow
 def test_one_update_per_batch_has_ratio_one_and_clips_nothing(policy):  # S4-10
     batch = _batch(policy)
     (only,) = mini_batches(batch, size=4, epochs=1, shuffle_seed=None)
@@ -105,6 +109,7 @@ def test_one_update_per_batch_has_ratio_one_and_clips_nothing(policy):  # S4-10
     assert stats["policy_loss"] == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_pass_measures_against_the_log_probs_of_sampling(policy):  # S4-10, S0-22
     batch, sgd = _batch(policy), None
     stats = []
@@ -117,12 +122,14 @@ def test_a_second_pass_measures_against_the_log_probs_of_sampling(policy):  # S4
     assert stats[-1]["clip_fraction"] > 0
 
 
+@pytest.mark.slow
 def test_a_weight_without_a_gradient_stops_the_run_by_name(policy):  # S1-31
     policy.model.register_parameter("forgotten", torch.nn.Parameter(torch.zeros(3)))
     with pytest.raises(EngineError, match=r"1 trained weights got no gradient, first forgotten"):
         _gradients(policy, _batch(policy))
 
 
+@pytest.mark.slow
 def test_an_update_that_is_not_finite_is_not_made(policy):
     batch = _batch(policy)
     batch.advantages[3] = float("inf")
@@ -152,6 +159,7 @@ PLAIN = Objective(**{**OBJECTIVE.__dict__, "kl_loss_coef": None, "entropy_coeff"
 WITH_ENTROPY = Objective(**{**PLAIN.__dict__, "calculate_entropy": True})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "on_policy", "passes"),  # prompts and responses of each
     [
@@ -188,6 +196,7 @@ def test_responses_without_advantage_are_left_out_where_that_changes_nothing(
         assert stats[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_with_no_advantage_at_all_the_optimizer_still_goes_on_from_its_moments(monkeypatch):
     weights = []
     for skips in (True, False):
@@ -207,6 +216,7 @@ def test_with_no_advantage_at_all_the_optimizer_still_goes_on_from_its_moments(m
         assert_close(one, other, atol=1e-7, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_gradient_is_cut_to_the_norm_that_clip_grad_names_and_never_stretched(policy):
     whole, stats = _gradients(policy, _batch(policy))
     for most in (0.5 * stats["grad_norm"], 2 * stats["grad_norm"]):

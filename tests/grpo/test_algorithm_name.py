@@ -20,6 +20,7 @@ def name_of(*words: str) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms())
 def test_it_is_what_algorithm_or_a_recipe_says(name: str):
     assert name_of("--algorithm", name) == name

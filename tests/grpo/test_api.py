@@ -36,6 +36,7 @@ def test_the_words_of_a_command_line_are_taken(in_folder: Path):
         api.train([record(1)], overrides=["--rollout_n", "1"])
 
 
+@pytest.mark.slow
 def test_records_are_checked_as_a_files_are(in_folder: Path):
     with pytest.raises(DataError, match='no "ground_truth"'):
         api.train([{"prompt": "a", "data_source": "qa"}], overrides=SMALL)
@@ -46,6 +47,7 @@ def test_records_are_checked_as_a_files_are(in_folder: Path):
     assert list(in_folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_function_is_rehearsed_as_a_file_is(in_folder: Path):
     with pytest.raises(RewardError, match="<lambda> fails on 32 of 32 responses: returned None"):
         api.train([record(1), record(2)], reward_func=lambda solution_str: None, overrides=SMALL)
@@ -53,6 +55,7 @@ def test_a_function_is_rehearsed_as_a_file_is(in_folder: Path):
         api.train([record(1), record(2)], reward_func="no/such.py", overrides=SMALL)
 
 
+@pytest.mark.slow
 def test_a_function_may_need_no_answers(in_folder: Path):
     words = [*SMALL, "--answer_key", "none"]
     with pytest.raises(ConfigError, match="more than the 1 prompt to train on"):  # and nothing about answers

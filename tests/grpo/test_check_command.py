@@ -57,6 +57,7 @@ def test_good_data_is_ready_and_the_page_says_what_was_tried(check):
     assert len(lines) < 24
 
 
+@pytest.mark.slow
 def test_truths_that_nothing_can_parse_are_refused_with_five_rows(check):
     rows = [row | {"ground_truth": f"see page {n}b"} for n, row in enumerate(SUMS)]
     code, page, _ = check(rows)
@@ -84,6 +85,7 @@ def test_the_same_for_machines(check):
     assert change["rows"] == ['record 31 and record 1, "0 + 0 = ?"']
 
 
+@pytest.mark.slow
 def test_what_clean_writes_is_ready(check):
     bad = [SUMS[0], SUMS[1] | {"ground_truth": "7"}, SUMS[5] | {"prompt": "odd", "ground_truth": "see page 7b"}]
     code, page, _ = check([*SUMS, *bad], "--clean", "clean.parquet", "--system", "Be brief.")
@@ -96,6 +98,7 @@ def test_what_clean_writes_is_ready(check):
     assert main(["check", "--data", "clean.parquet", "--system", "Be brief."]) == 0
 
 
+@pytest.mark.slow
 def test_evaluation_data_that_is_trained_on_is_found(check, in_folder: Path):
     (in_folder / "v.json").write_text(json.dumps([SUMS[3], SUMS[4] | {"prompt": "new?"}]))
     _, page, _ = check(SUMS, "--val_data", "v.json")
@@ -105,6 +108,7 @@ def test_evaluation_data_that_is_trained_on_is_found(check, in_folder: Path):
     assert len(load_rows(in_folder / "c.parquet")) == 29
 
 
+@pytest.mark.slow
 def test_prompts_are_counted_when_the_model_is_a_folder(check, in_folder: Path):
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -128,6 +132,7 @@ def test_every_reward_of_a_sum_has_its_own_lines(check):
     assert "Verdict: ready to train." in page  # `format` owes a bare answer nothing
 
 
+@pytest.mark.slow
 def test_a_flawed_reward_is_told_what_to_edit(check):
     code = "def compute_score(solution_str, ground_truth):\n    return float(ground_truth in solution_str)\n"
     ended, page, _ = check(SUMS, code=code)
@@ -163,6 +168,7 @@ def test_it_takes_seconds_and_imports_no_torch(in_folder: Path, repo: Path):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/check.md", "docs/check.zh.md"])
 def test_the_page_in_the_documents_is_what_is_printed(page: str, in_folder: Path, capsys: pytest.CaptureFixture[str]):
     for name, text in shown_files(page).items():

@@ -39,6 +39,7 @@ def problems(*words: str, **environ: str) -> list[str]:
     return list(caught.value.problems)
 
 
+@pytest.mark.slow
 def test_a_later_layer_wins_and_the_value_remembers_which(in_folder: Path):
     """S2-10: override > flag > environment > --config > recipe > default."""
     Path("my.yaml").write_text("actor_rollout_ref:\n  actor:\n    use_kl_loss: true\n    optim: {lr: 1e-4}\n")
@@ -136,6 +137,7 @@ def test_a_file_named_like_one_of_our_origins_is_still_the_users(in_folder: Path
     assert made.by_user(BATCH)
 
 
+@pytest.mark.slow
 def test_texts_arrive_as_they_were_typed():
     """S2-03; a flag's text is no Hydra and no YAML."""
     for text in ("a, b = [c]: {d}", "${oc.env:HOME}", "007", "3.10", "true", "请解答：\n", "a\\b", "null#", "'quoted'"):
@@ -198,6 +200,7 @@ def test_report_to_is_a_list_parted_by_commas():
     assert got("trainer.logger", "trainer.logger=wandb,console")[0] == ["wandb", "console"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["true", "yes", "on", "1", "True", "ON"])
 def test_booleans_are_said_in_several_words(word: str):
     key = "algorithm.norm_adv_by_std_in_grpo"

@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_script_of_verl_keeps_its_keys_under_todays_names(folder: Path, capsys: pytest.CaptureFixture[str]):
     script = script_of(folder / "run.sh", VERL, capsys)
     words = [word.replace("${PWD}", str(folder)) for word in words_of(script)]
@@ -120,6 +121,7 @@ def test_micro_batches_by_count_are_dropped_where_verl_cuts_by_tokens(tmp_path: 
     assert done.settings[f"{ACTOR}.use_dynamic_bsz"] is True
 
 
+@pytest.mark.slow
 def test_a_script_of_openrlhf_keeps_its_values(folder: Path, capsys: pytest.CaptureFixture[str]):
     words = words_of(script_of(folder / "run.sh", OPENRLHF, capsys))
     plan = planned([*words, "--reward_func", "my_reward.py"], capsys)
@@ -203,6 +205,7 @@ def test_a_variable_of_the_outside_is_left_to_the_shell(tmp_path: Path, capsys: 
     assert tree["actor_rollout_ref"]["model"]["path"] == "${oc.env:HOME}/m"
 
 
+@pytest.mark.slow
 def test_the_written_file_makes_the_same_plan_as_the_printed_command(folder: Path, capsys: pytest.CaptureFixture[str]):
     printed = words_of(script_of(folder / "run.sh", OPENRLHF, capsys))
     assert main(["convert-config", "run.sh", "--write", "converted.yaml"]) == 0

@@ -103,6 +103,7 @@ PADDLE_SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_yaml_of_paddlenlp_keeps_its_values(folder: Path, capsys: pytest.CaptureFixture[str]):
     words = words_of(script_of(folder / "grpo_argument.yaml", PADDLE, capsys))
     plan = planned([*words, "--engine", "embedded", "--reward_func", "my_reward.py"], capsys)
@@ -221,6 +222,7 @@ SWIFT_SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_command_of_ms_swift_for_eight_gpus_keeps_its_values(folder: Path, capsys: pytest.CaptureFixture[str]):
     words = words_of(script_of(folder / "swift.sh", SWIFT_8_GPUS, capsys))
     plan = planned([*words, "--reward_func", "my_reward.py"], capsys)
@@ -248,6 +250,7 @@ def test_what_ms_swift_decides_by_itself_is_said(tmp_path: Path):
     assert set(expected) <= done.defaults_said
 
 
+@pytest.mark.slow
 def test_the_lora_command_of_ms_swift_keeps_its_adapter(folder: Path, capsys: pytest.CaptureFixture[str]):
     words = words_of(script_of(folder / "lora.sh", SWIFT_LORA, capsys))
     plan = planned([*words, "--reward_func", "my_reward.py"], capsys)

@@ -51,6 +51,7 @@ def test_draws_without_anything_counted_are_left_out_and_a_single_prompt_has_no_
     assert measured([{"accuracy": [(1, 2)], "reward/part": [(0, 0)]}], seed=1)[0].keys() == {"accuracy"}
 
 
+@pytest.mark.slow
 def test_many_prompts_are_drawn_in_parts_that_fit_in_memory():
     # the standard error of a share of 1/2 of 10,000 prompts is 0.005: 1.96 of them on each side
     (found,) = measured([one([1, 0] * 5_000)], seed=1, resamples=500)

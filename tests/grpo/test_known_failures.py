@@ -79,6 +79,7 @@ def test_when_every_prompt_is_too_long_nothing_begins(run, in_folder: Path):
     assert "to do: --max_prompt_length 64 keeps them all" in text
 
 
+@pytest.mark.slow
 def test_fewer_records_than_a_batch_make_the_default_batch_smaller_and_refuse_a_given_one(run):
     """Row 4: fewer rows than a batch"""
     code, text = run("", SUMS, "--val_data", "d.json", "--model", "scratch", "--dry_run")
@@ -89,6 +90,7 @@ def test_fewer_records_than_a_batch_make_the_default_batch_smaller_and_refuse_a_
     assert "the largest that works is 12" in text
 
 
+@pytest.mark.slow
 def test_parts_that_differ_from_response_to_response_are_each_a_curve(run, in_folder: Path):
     """Row 5: KeyError, or columns lost without a word"""
     source = "    right = ground_truth == solution_str\n    return {'score': 1, 'right': 1} if right else 0.0"
@@ -99,6 +101,7 @@ def test_parts_that_differ_from_response_to_response_are_each_a_curve(run, in_fo
     assert (found.scores, found.parts) == ([1.0, 0.0], [{"right": 1.0}, {}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -122,6 +125,7 @@ def test_what_is_no_score_is_refused_before_training(run, returned, said):
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_training_itself_refuses_it_before_a_model_is_loaded(run):
     """Rows 6 to 9, by the short form"""
     code, text = run("", SUMS, "--model", "no/such-model", code="    return None")
@@ -130,6 +134,7 @@ def test_training_itself_refuses_it_before_a_model_is_loaded(run):
     assert "or go on with --force" in text
 
 
+@pytest.mark.slow
 def test_a_coroutine_is_awaited_and_not_a_failure(run, in_folder: Path):
     """Row 8: a coroutine"""
     (in_folder / "a.py").write_text(
@@ -140,6 +145,7 @@ def test_a_coroutine_is_awaited_and_not_a_failure(run, in_folder: Path):
     assert "12 of 12 score 1" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", ""])
 def test_a_reward_that_hangs_costs_its_deadline_and_is_named(run, command):
     """Row 10: no time limit anywhere"""
@@ -168,6 +174,7 @@ def test_a_huge_prompt_is_counted_before_it_stops_a_run(run, in_folder: Path):
     assert "--max_prompt_length 5056 keeps them all" in text  # 5000, rounded up to a multiple of 64
 
 
+@pytest.mark.slow
 def test_a_reward_that_changes_from_call_to_call_is_named(run):
     """Row 12: nobody checks"""
     code, text = run("check", SUMS, code="    import random\n    return random.random()")

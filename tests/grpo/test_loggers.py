@@ -40,6 +40,7 @@ def test_a_misspelt_logger_names_the_nearest_and_none_stands_alone() -> None:
     assert loggers.expand(["none"]) == ()
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_before_it_is_needed(repo: Path) -> None:
     code = (
         "import sys, grpo.report, grpo.metrics.log, grpo.metrics.live, grpo.metrics.verdicts, grpo.metrics.loggers\n"

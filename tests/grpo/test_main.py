@@ -92,6 +92,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(
     assert sorted(files.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_on_one_record_says_what_would_happen_and_writes_nothing(
     files: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -105,6 +106,7 @@ def test_a_dry_run_on_one_record_says_what_would_happen_and_writes_nothing(
     assert sorted(files.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_for_machines_is_json_and_nothing_else(files: Path, capsys: pytest.CaptureFixture[str]):
     code, out, _ = answer(capsys, "--data=one.json", "--dry_run=json", "--lr", "5e-7", "--model", "scratch")
     read = json.loads(out)
@@ -123,6 +125,7 @@ VERL_WORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_verl_engine_is_planned_to_its_exact_command(files: Path, capsys: pytest.CaptureFixture[str]):
     """S2-08, S2-09: raw overrides reach verl unchanged, and no GPU is needed to see it."""
     code, out, err = answer(capsys, *VERL_WORDS, "--dry_run")
@@ -135,6 +138,7 @@ def test_the_verl_engine_is_planned_to_its_exact_command(files: Path, capsys: py
     assert "actor_rollout_ref.rollout.n=8" in command
 
 
+@pytest.mark.slow
 def test_a_dry_run_for_verl_leaves_a_script_that_runs_by_itself(files: Path, capsys: pytest.CaptureFixture[str]):
     words = ("--engine", "verl", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8", "--nnodes", "9", "--rollout_n", "8")
     code, out, err = answer(capsys, *words, "--train_batch_size", "9", "--dry_run")
@@ -146,6 +150,7 @@ def test_a_dry_run_for_verl_leaves_a_script_that_runs_by_itself(files: Path, cap
     assert (files / "outputs" / "data" / "train.parquet").is_file()
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing_into_the_folder_of_a_run(files: Path, capsys: pytest.CaptureFixture[str]):
     (files / "outputs").mkdir()
     (files / "outputs" / "run.json").write_text("{}")
@@ -155,12 +160,14 @@ def test_a_dry_run_writes_nothing_into_the_folder_of_a_run(files: Path, capsys: 
     assert [path.name for path in (files / "outputs").iterdir()] == ["run.json"]
 
 
+@pytest.mark.slow
 def test_verl_without_a_gpu_is_refused_with_what_trains_here(files: Path, capsys: pytest.CaptureFixture[str]):
     code, _, err = answer(capsys, *VERL_WORDS)
     assert code == 2
     assert "--engine embedded trains without one, --device cpu runs verl for debugging" in err
 
 
+@pytest.mark.slow
 def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsys: pytest.CaptureFixture[str]):
     """S3-21."""
     words = ("--data", "AI-MO/NuminaMath-TIR#5000", "--model", "scratch", "--dry_run", "--max_steps", "9")
@@ -169,6 +176,7 @@ def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsy
     assert "in all       9 steps at most" in out
 
 
+@pytest.mark.slow
 def test_the_environment_sets_values(files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """S2-10."""
     monkeypatch.setenv("ROLLOUT_N", "8")
@@ -200,6 +208,7 @@ def test_the_sub_command_data_converts(files: Path, capsys: pytest.CaptureFixtur
     assert "1 record" in out
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_live_run_holds_is_refused(files: Path, capsys: pytest.CaptureFixture[str]):
     with opened("outputs", "--data", "one.json"):
         code, _, err = answer(capsys, "--data", "one.json", "--model", "scratch")
@@ -207,6 +216,7 @@ def test_a_folder_that_a_live_run_holds_is_refused(files: Path, capsys: pytest.C
     assert "is in use by a run with process id" in err
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_of_another_configuration_is_refused(files: Path, capsys: pytest.CaptureFixture[str]):
     with opened("outputs", "--data", "one.json", "--lr", "1e-3"):
         Path("outputs/metrics.jsonl").write_text("{}\n")
@@ -222,6 +232,7 @@ def opened(folder: str, *words: str):
     return open_run(folder, config=settings.config(), origins=settings.origins, fingerprint={}, command="x")
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_exit_code_130(files: Path):
     (files / "slow.py").write_text(
         "import pathlib, time\n"
@@ -241,11 +252,13 @@ def test_ctrl_c_is_exit_code_130(files: Path):
     assert (process.returncode, err) == (130, "stopped\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(files: Path):
     done = shell('"$PYTHON" -m grpo --help | true; exit ${PIPESTATUS[0]}')
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_help_in_a_chinese_locale_is_chinese(files: Path):
     """S2-44."""
     assert "最常用" in shell('"$PYTHON" -m grpo --help', LC_ALL="zh_CN.UTF-8", PYTHONUTF8="1").stdout

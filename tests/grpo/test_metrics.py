@@ -171,6 +171,7 @@ for step in range(10**9):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_whole_lines_after_the_next_open(tmp_path: Path, repo: Path) -> None:
     for attempt in range(4):
         folder = tmp_path / str(attempt)

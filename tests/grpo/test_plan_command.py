@@ -30,6 +30,7 @@ def plan(in_folder: Path, capsys: pytest.CaptureFixture[str]):
     return plan
 
 
+@pytest.mark.slow
 def test_the_page_of_a_large_model_on_gpus_that_are_not_here(plan):
     code, page, _ = plan(*SEVEN_B, "--n_gpus", "8")
     assert code == 0
@@ -45,6 +46,7 @@ def test_the_page_of_a_large_model_on_gpus_that_are_not_here(plan):
     assert sorted(path.name for path in Path().iterdir()) == ["d.json"]  # nothing is written
 
 
+@pytest.mark.slow
 def test_json_holds_bytes_seconds_and_what_to_change(plan):
     code, page, _ = plan(*SEVEN_B, "--n_gpus", "2", "--json")
     read = json.loads(page)
@@ -59,6 +61,7 @@ def test_json_holds_bytes_seconds_and_what_to_change(plan):
     assert read["knobs"][0]["words"] == "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192"
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
     words = ("--model", "scratch", "--engine", "embedded", "--device", "cpu", "--data", "d.json", "--no_probe")
     code, page, _ = plan(*words, "--memory", "8GB")
@@ -86,6 +89,7 @@ def test_bad_input_is_one_line_and_exit_code_2(plan, words: tuple[str, ...], sai
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_table(in_folder: Path, capsys: pytest.CaptureFixture[str]):
     Path("d.json").write_text(json.dumps(SUMS), encoding="utf-8")
     assert main(["--data", "d.json", "--model", "Qwen/Qwen2.5-7B", "--engine", "embedded", "--dry_run"]) == 0

@@ -42,6 +42,7 @@ def test_a_batch_fits_the_prompts_that_are_short_enough(model: Path):
     assert "2 of 5 prompts are longer than max_prompt_length=5 tokens and are left out" in made.notes
 
 
+@pytest.mark.slow
 def test_prompts_that_are_all_too_long_are_refused_and_fix_makes_room(model: Path):
     with pytest.raises(ConfigError, match="each of the 2 training prompts is longer, 6 to 9 tokens") as caught:
         fitted(model, "--max_prompt_length", "5", lengths=[6, 9])

@@ -27,12 +27,14 @@ def accepted(*words: str, engine: Engine | None = None) -> tuple[Resolved, dict[
     return made, dict(settings.values), [note for note in made.notes if note.startswith("--fix: ")]
 
 
+@pytest.mark.slow
 def test_a_batch_that_gpus_cannot_share_becomes_the_nearest_and_its_mini_batch_follows():
     _, values, said = accepted("--fix", "--n_gpus", "8", "--train_batch_size", "100")
     assert (values[BATCH], values[MINI]) == (96, 96)
     assert said == ["--fix: data.train_batch_size is 96 instead of 100"]
 
 
+@pytest.mark.slow
 def test_one_repair_uncovers_the_next():
     # 100 -> 96 (a multiple of 8); 30 no longer divides: 32 does, and 32 x 5 = 8 x 20
     _, values, said = accepted("--fix", "--n_gpus", "8", "--train_batch_size", "100", "--mini_batch_size", "25")
@@ -43,6 +45,7 @@ def test_one_repair_uncovers_the_next():
     ]
 
 
+@pytest.mark.slow
 def test_without_the_flag_everything_is_refused():
     with pytest.raises(ConfigError, match="take 96 or 104") as caught:
         accepted("--n_gpus", "8", "--train_batch_size", "100")
@@ -51,6 +54,7 @@ def test_without_the_flag_everything_is_refused():
         accepted("--fix=false", "--n_gpus", "8", "--train_batch_size", "100")
 
 
+@pytest.mark.slow
 def test_what_has_no_nearest_value_stays_refused_and_nothing_is_changed():
     words = ("--fix", "--n_gpus", "8", "--train_batch_size", "100", "launcher.min_response_length=2")
     made = resolved(*words)
@@ -61,6 +65,7 @@ def test_what_has_no_nearest_value_stays_refused_and_nothing_is_changed():
     assert made.notes == []
 
 
+@pytest.mark.slow
 def test_keys_that_only_verl_has_are_repaired_and_left_out():
     made, values, said = accepted(
         "--fix",
@@ -87,6 +92,7 @@ def test_a_rule_of_both_engines_is_repaired_too():
     assert (settings[MINI], settings[f"{ACTOR}.kl_loss_type"], settings[f"{ROLLOUT}.n"]) == (128, "low_var_kl", 2)
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_set_larger_than_the_data_shrinks():
     data = launch.Data([object()] * 103, [])  # type: ignore[list-item]
     made = resolved("--fix", "--n_gpus", "4", "--train_batch_size", "200")
@@ -101,6 +107,7 @@ def test_a_key_that_only_verl_knows_has_no_nearest_value_for_the_embedded_engine
         accepted("--fix", f"{ROLLOUT}.mode=sync", engine=EmbeddedEngine())
 
 
+@pytest.mark.slow
 def test_repairs_that_go_in_circles_end():
     made, tries = resolved("--fix"), []
 

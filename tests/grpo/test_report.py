@@ -48,6 +48,7 @@ class _Elements(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_run_and_what_came_of_it(finished: Path) -> None:
     text = _Elements(page_of(finished)).text
     for expected in (
@@ -62,6 +63,7 @@ def test_the_page_says_what_was_run_and_what_came_of_it(finished: Path) -> None:
     assert rows == [("0.0 %", "0"), ("30.0 %", "0.31"), ("78.0 %", "0.79")]
 
 
+@pytest.mark.slow
 def test_every_measured_metric_of_the_table_has_a_curve(finished: Path) -> None:
     """S2-37 .. S2-41, S4-13: the table's metrics and each part of the reward."""
     elements = _Elements(page_of(finished)).found
@@ -123,6 +125,7 @@ def test_a_spike_in_a_long_curve_is_still_seen() -> None:
     assert (mean[61], low[61], high[61]) == (3.0, 1.0, 41.0)  # (19 + 41) / 20
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_so_and_shows_what_there_is(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "cut", 12, finished=False)
     with open(folder / "metrics.jsonl", "ab") as file:

@@ -166,6 +166,7 @@ def test_debug_makes_everything_small_except_what_the_user_set():
     assert resolved("--debug", "--max_steps", "7").settings()["trainer.total_training_steps"] == 7
 
 
+@pytest.mark.slow
 def test_resume_alone_goes_on_with_the_settings_of_the_unfinished_run(in_folder: Path):
     words = ("--lr", "3e-5", "--recipe", "drgrpo", "--output_dir", "运行 1", "--system", "pay ${5}")
     settings = resolved(*words).settings()
@@ -178,6 +179,7 @@ def test_resume_alone_goes_on_with_the_settings_of_the_unfinished_run(in_folder:
     assert again.notes == []
 
 
+@pytest.mark.slow
 def test_the_stored_configuration_starts_another_run_and_what_followed_still_follows(in_folder: Path):
     settings = resolved("--train_batch_size", "32", "--output_dir", "a", "--system", "pay ${5}").settings()
     with open_run("a", config=settings.config(), origins=settings.origins, fingerprint={}, command="x"):

@@ -115,6 +115,7 @@ def test_a_choice_that_is_none_is_refused_with_the_nearest(word: str, hint: str)
     assert problem.endswith(hint)
 
 
+@pytest.mark.slow
 def test_every_choice_of_every_key_passes():
     for key, choices in rules.CHOICES.items():
         for choice in choices:
@@ -143,6 +144,7 @@ def test_loggers_are_checked_before_a_run_needs_them(monkeypatch: pytest.MonkeyP
     ]
 
 
+@pytest.mark.slow
 def test_a_local_model_folder_is_looked_into(in_folder: Path):
     def said(model: str, *words: str) -> str:
         (problem,) = problems("--model", model, *words)

@@ -257,6 +257,7 @@ def start_holder(out: Path, repo: Path, kind: str = "alone") -> subprocess.Popen
     return process
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_at_once_and_a_dead_one_does_not_block(in_folder: Path, repo: Path):
     holder = start_holder(in_folder / "outputs", repo, "with worker")
     try:

@@ -26,6 +26,7 @@ def score(in_folder: Path, capsys: pytest.CaptureFixture[str]):
     return score
 
 
+@pytest.mark.slow
 def test_pass_at_one_per_source(score):
     rows = [{"index": n, "response": f"The answer is {answer}."} for n, answer in enumerate([0, 2, 4, 7])]
     code, page, _ = score(rows, "--data", "d.json")
@@ -36,6 +37,7 @@ def test_pass_at_one_per_source(score):
     ]
 
 
+@pytest.mark.slow
 def test_several_responses_give_pass_at_k_and_a_forecast(score):
     # of four each: 4, 2, 1 and 0 right; pass@1 7/16, pass@2 (1 + 5/6 + 1/2 + 0)/4, pass@4 3/4
     right = [4, 2, 1, 0]
@@ -54,6 +56,7 @@ def test_several_responses_give_pass_at_k_and_a_forecast(score):
     assert "25% of the prompts were never right" in page
 
 
+@pytest.mark.slow
 def test_an_own_reward_and_an_own_threshold(score, in_folder: Path):
     (in_folder / "my.py").write_text("def compute_score(solution_str):\n    return len(solution_str) / 10\n")
     rows = [{"index": n, "response": "x" * (4 + n)} for n in range(4)]
@@ -62,6 +65,7 @@ def test_an_own_reward_and_an_own_threshold(score, in_folder: Path):
     assert score(rows, *words, "--pass_at", "0.5")[1].splitlines()[1].split()[-1] == "0.7500"
 
 
+@pytest.mark.slow
 def test_what_fails_is_counted_and_is_no_zero(score, in_folder: Path):
     (in_folder / "my.py").write_text("def compute_score(solution_str):\n    return 1.0 / (solution_str != 'x')\n")
     rows = [{"index": 0, "response": "x"}, {"index": 1, "response": "y"}]
@@ -70,6 +74,7 @@ def test_what_fails_is_counted_and_is_no_zero(score, in_folder: Path):
     assert "failed: response 1: ZeroDivisionError: float division by zero (my.py, line 2)" in page
 
 
+@pytest.mark.slow
 def test_completions_of_a_run_need_no_data(score):
     rows = [
         {"step": step, "uid": 0, "prompt": "1+1", "response": answer, "ground_truth": "2", "data_source": "math"}
@@ -79,6 +84,7 @@ def test_completions_of_a_run_need_no_data(score):
     assert score(rows, "--step", "last")[1].splitlines()[1].split()[-1] == "1.0000"
 
 
+@pytest.mark.slow
 def test_an_index_means_nothing_without_data(score):
     rows = [{"index": 0, "response": "2", "ground_truth": "2", "data_source": "math", "prompt": "1+1"}]
     assert score(rows)[1].splitlines()[1].split()[::4] == ["math", "1.0000"]  # no record of the shipped data
@@ -92,6 +98,7 @@ def test_rows_of_no_record_are_one_line(score):
     assert code == 2
 
 
+@pytest.mark.slow
 def test_real_model_outputs_agree_with_their_verdicts(shared: Path, score):
     """2,400 answers of four models, each with the verdict of OpenAI's own checker"""
     path = str(shared / "data" / "gsm8k_model_answers.jsonl")

@@ -127,6 +127,7 @@ def test_an_export_in_no_known_form_is_refused_before_training(folder: Path):
     assert "is none of merge, adapter" in problem_of("--model", "base", "launcher.export.lora=both")
 
 
+@pytest.mark.slow
 def test_an_adapter_over_a_new_small_model_is_refused(folder: Path):
     assert "a new small model has nothing that an adapter could start from" in problem_of(
         "--model", "scratch", "--lora_rank", "8"

@@ -33,17 +33,20 @@ def _some_jail(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("missing")(str(error))
 
 
+@pytest.mark.slow
 def test_the_score_is_all_or_nothing_and_the_pass_rate_stands_beside_it():
     assert code_score("def f(x):\n    return x + x\n", THREE) == {"score": 1.0, "pass_rate": 1.0}
     assert code_score(SQUARE, THREE) == {"score": 0.0, "pass_rate": pytest.approx(2 / 3)}
     assert code_score("no program here", THREE) == {"score": 0.0, "pass_rate": 0.0}
 
 
+@pytest.mark.slow
 def test_with_partial_the_pass_rate_is_the_score():
     partial = read_options({"partial": "true"})
     assert code_score(SQUARE, THREE, options=partial)["score"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_pass_rates_of_the_other_kinds():
     stdio = json.dumps({"kind": "stdio", "cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}"} for n in (0, 1, 2, 3)]})
     assert code_score("n = int(input())\nprint(n * n)\n", stdio)["pass_rate"] == 0.5
@@ -115,6 +118,7 @@ def test_options_come_from_the_caller_or_the_environment_and_unknown_ones_are_re
             code_options()
 
 
+@pytest.mark.slow
 def test_the_sandbox_costs_an_import_only_when_code_is_scored(repo: Path):
     program = (
         "import sys, reward_funcs; from reward_funcs import compute_score; compute_score('math', '5', '5');"

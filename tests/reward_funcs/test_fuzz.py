@@ -24,6 +24,7 @@ text = st.one_of(st.lists(st.sampled_from(FRAGMENTS), max_size=40).map("".join),
 sources = st.sampled_from(["math", "gsm8k", "qa", "classification"])
 
 
+@pytest.mark.slow
 @settings(max_examples=250, derandomize=True, deadline=None)
 @given(source=sources, response=text, truth=text)
 def test_any_response_to_any_truth_scores_zero_or_one_twice(source, response, truth):
@@ -32,6 +33,7 @@ def test_any_response_to_any_truth_scores_zero_or_one_twice(source, response, tr
     assert compute_score(source, response, truth) == score
 
 
+@pytest.mark.slow
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(text)
 def test_an_empty_truth_is_never_matched(response):
@@ -40,6 +42,7 @@ def test_an_empty_truth_is_never_matched(response):
         assert compute_score(source, "", response) == 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.integers(-(10**30), 10**30), st.integers(-(10**30), 10**30))
 def test_two_integers_match_exactly_when_they_are_equal(one, other):
@@ -48,6 +51,7 @@ def test_two_integers_match_exactly_when_they_are_equal(one, other):
         assert compute_score("math", written, str(other)) == float(one == other)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.fractions(max_denominator=10**6), st.fractions(max_denominator=1000))
 def test_two_fractions_match_exactly_when_they_are_equal(one, other):
@@ -56,6 +60,7 @@ def test_two_fractions_match_exactly_when_they_are_equal(one, other):
     assert compute_score("math", written, str(other)) == float(one == other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["math", "classification"])
 def test_thirty_thousand_characters_of_garbage_take_a_moment(source):
     # Quadratic work on 30,000 characters would be seconds; all that was measured stays under 60 ms.

@@ -36,6 +36,7 @@ def test_results_come_in_the_order_of_the_samples_and_failures_where_they_belong
     assert attempts_in_threads(Reward(score), [], threads=3, timeout=20) == []
 
 
+@pytest.mark.slow
 def test_a_call_over_its_deadline_is_too_late_and_costs_the_others_nothing():
     go_on = threading.Event()
 
@@ -50,6 +51,7 @@ def test_a_call_over_its_deadline_is_too_late_and_costs_the_others_nothing():
     assert isinstance(found[1], TooLate)
 
 
+@pytest.mark.slow
 def test_what_the_caller_raises_while_it_waits_ends_the_wait_and_begins_no_further_call():
     called: list[str] = []
 

@@ -104,6 +104,7 @@ def judge() -> Iterator[tuple[str, list[Any]]]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_judge_behind_an_address(judge):
     # S1-14: one weight of several
     url, asked = judge
@@ -119,6 +120,7 @@ def test_a_judge_behind_an_address(judge):
     assert (body["model"], body["temperature"]) == ("small", 0)
 
 
+@pytest.mark.slow
 def test_a_reply_without_a_score_may_have_a_stated_worth(judge):
     reward = build_reward(names=f"llm_judge:url={judge[0]}:model=small:unreadable=0")
     assert reward.attempts([Sample("s", "odd", "x")]) == [Score(0.0, {"llm_judge": 0.0})]

@@ -13,6 +13,7 @@ from tests.reward_funcs.math_pairs import CASES, RIGHT, WRONG
 from tests.reward_funcs.more_math_pairs import MORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("response", "truth", "verdict"),
     [

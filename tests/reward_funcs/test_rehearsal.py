@@ -191,6 +191,7 @@ def test_a_reward_that_fails_now_and_then_is_a_warning():
     assert any("ZeroDivisionError" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_is_given_up(tmp_path: Path):
     # RELIABILITY section 6, goal 18: two calls to the deadline, not 200
     file = tmp_path / "slow.py"
@@ -202,6 +203,7 @@ def test_a_reward_that_hangs_is_given_up(tmp_path: Path):
     assert "--reward_timeout" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_given_up():
     began = time.monotonic()
     found, findings = tried(build_reward(names="server:http://127.0.0.1:9:retries=0"), *GOLD)

@@ -49,6 +49,7 @@ def test_a_ground_truth_may_be_a_number_but_not_missing():
         compute_score("math", None, "5")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_importing_the_rewards_loads_the_standard_library_only_and_at_once(repo):
     # CPU time of the import, best of five: other work on the machine is not the import's fault. 29 ms were measured.
     program = (
@@ -65,6 +66,7 @@ def test_importing_the_rewards_loads_the_standard_library_only_and_at_once(repo)
     assert set(runs[0][1:]) <= set(sys.stdlib_module_names) | {"reward_funcs"}
 
 
+@pytest.mark.slow
 def test_every_gsm8k_answer_scores_one_by_its_own_reward(shared):
     # S2-24: the gold solution against the number behind its ####, all 8,792 of both files
     for name in ("gsm8k_train.jsonl", "gsm8k_test.jsonl"):
@@ -74,6 +76,7 @@ def test_every_gsm8k_answer_scores_one_by_its_own_reward(shared):
             assert compute_score("gsm8k", answer, number) == 1.0, answer
 
 
+@pytest.mark.slow
 def test_verdicts_on_2400_answers_of_real_models_agree_with_the_published_ones(shared):
     # 906 right and 1494 wrong, by four models on 600 questions of GSM8K's test set
     agreed = 0
@@ -88,6 +91,7 @@ def test_verdicts_on_2400_answers_of_real_models_agree_with_the_published_ones(s
     assert (agreed, wrong) == (2400, [])
 
 
+@pytest.mark.slow
 def test_the_right_answer_of_every_bundled_record_scores_one_by_its_own_reward(repo):
     # the records of the demo and of the summaries, whose reward is rouge
     rouge = build_reward(names="rouge")

@@ -147,6 +147,7 @@ def test_async_functions_of_both_shapes():
         assert scores(function) == [3.0, 5.0]
 
 
+@pytest.mark.slow
 def test_async_calls_wait_at_the_same_time_and_keep_their_order():
     async def slow(solution_str):
         await asyncio.sleep(0.3 - 0.01 * int(solution_str))
@@ -157,6 +158,7 @@ def test_async_calls_wait_at_the_same_time_and_keep_their_order():
     assert time.monotonic() - began < 2  # one after the other they would take 4 s
 
 
+@pytest.mark.slow
 def test_an_async_call_is_cancelled_at_its_deadline_and_the_others_are_not():
     async def hangs(solution_str):
         await asyncio.sleep(60 if solution_str == "three" else 0)

@@ -136,6 +136,7 @@ def test_length_similarity_is_the_shorter_over_the_longer():
     assert score("length_similarity", "今天天气很好", "天气好") == 0.5
 
 
+@pytest.mark.slow
 def test_rouge_by_hand():
     # S1-12: "the cat" is shared: 2 of 3 words, 1 of 2 pairs, 2 in order
     reward = build_reward(names="rouge")

@@ -36,6 +36,7 @@ def verdicts() -> list[float]:
 EXPECTED = [verdict for _, _, verdict in PAIRS]
 
 
+@pytest.mark.slow
 def test_the_verdict_is_the_same_in_the_main_thread_a_thread_pool_and_asyncio():
     # verl#5635, MV#50: signal.alarm made every MATH score 0 outside of the main thread
     assert verdicts() == EXPECTED
@@ -103,6 +104,7 @@ def test_what_hangs_is_refused_before_it_reaches_sympy():
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["9^{9^{9}}", "(10^9)!"])
 def test_what_hangs_in_sympy_is_killed_at_the_deadline_and_the_next_pair_is_answered(text):
     # the refusals left out: straight to the process
@@ -115,6 +117,7 @@ def test_what_hangs_in_sympy_is_killed_at_the_deadline_and_the_next_pair_is_answ
     assert time.monotonic() - began < 1  # a fork, not a new start of sympy
 
 
+@pytest.mark.slow
 def test_many_comparisons_of_one_pair_share_its_deadline():
     budget = symbolic.Budget(seconds=0.0)
     symbolic._verdicts.clear()
@@ -154,6 +157,7 @@ def test_no_answer_is_executed(tmp_path, text):
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_the_process_that_compares_can_touch_nothing(tmp_path):
     # Should text ever reach Python's eval there
     file = tmp_path / "touched"
@@ -171,6 +175,7 @@ def test_the_process_that_compares_can_touch_nothing(tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_from_outside_costs_one_verdict_and_no_more():
     assert symbolic._ask("x+1", "1+x", 3.0)
     for child in symbolic._processes[os.getpid()]._idle:

@@ -124,6 +124,7 @@ def test_a_json_list_holds_the_accepted_spellings():
     assert compute_score("qa", "[sic]", "[sic]") == RIGHT  # begins like a list and is none
 
 
+@pytest.mark.slow
 def test_naming_a_hundred_candidates_earns_nothing():
     candidates = [f"city number {i}" for i in range(100)]
     for separator in (", ", " ", "\n\n", " or ", "; ", ". "):

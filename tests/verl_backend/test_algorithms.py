@@ -72,12 +72,14 @@ def test_verl_composes_every_recipe_and_finds_its_values(name: str, verl_yaml: P
                 assert theirs[key] == value, (group, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WITH_MORE))
 def test_a_recipe_that_verl_does_not_have_as_it_is_is_refused_by_name(name: str):
     assert refused("--recipe", name)
     assert all("override" not in text for text in refused("--recipe", name))
 
 
+@pytest.mark.slow
 def test_dapo_gets_the_manager_that_has_its_penalty_and_all_that_it_reads():
     """S0-41: verl issue 4268, the penalty that is passed over without notice."""
     told = said("--algorithm", "dapo", "--max_response_length", "500")
@@ -99,6 +101,7 @@ def test_what_is_off_is_not_said():
     assert not [key for key in told if "overlong_buffer" in key or "filter_groups" in key or "gdpo" in key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "begins"),
     [
@@ -136,6 +139,7 @@ def test_what_verl_does_not_have_is_refused_by_name(words: str, begins: str):
     assert text.startswith(begins)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["launcher.normalize_advantage=true", "launcher.normalize_advantage=false"])
 def test_whitening_that_is_what_verl_does_anyhow_is_honoured(word: str):
     estimator = "reinforce_plus_plus" if word.endswith("true") else "grpo"

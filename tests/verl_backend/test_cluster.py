@@ -82,6 +82,7 @@ def test_an_address_where_nothing_answers_is_one_line_at_once():
         cluster.check_cluster(Path(sys.executable), f"127.0.0.1:{port}", nodes=1, gpus=1)
 
 
+@pytest.mark.slow
 def test_a_port_of_something_else_is_given_up(tmp_path: Path):
     """A server that takes the connection and says nothing, and a python that waits for it as Ray would."""
     waits = tmp_path / "python"

@@ -27,11 +27,13 @@ def run_of(*words: str, out: Path = Path("/out"), **changes: Any) -> Run:
     )
 
 
+@pytest.mark.slow
 def test_the_defaults_are_refused_nothing():
     assert VerlEngine().refusals(run_of(), here=False) == []
     assert VerlEngine().no_effect(run_of()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "begins"),
     [
@@ -58,12 +60,14 @@ def test_what_verl_cannot_honour_is_refused_by_name_with_what_to_do(word: str, b
     )
 
 
+@pytest.mark.slow
 def test_prompts_and_rewards_made_in_python_are_refused():
     (line,) = VerlEngine().refusals(run_of(records=[]), here=False)
     assert "name files" in line.text
     assert VerlEngine().refusals(run_of(reward=lambda: 1.0), here=False) == [line]
 
 
+@pytest.mark.slow
 def test_what_verl_cannot_read_and_what_cannot_work_is_refused_beside_it():
     word = "actor_rollout_ref.rollout.max_num_batched_tokens=abc"
     (misfit,) = VerlEngine().refusals(run_of(word), here=False)
@@ -79,6 +83,7 @@ def test_keys_without_meaning_here_are_listed():
     assert VerlEngine().no_effect(run) == ["launcher.debug", "launcher.scratch.num_heads", "launcher.sft.lr"]
 
 
+@pytest.mark.slow
 def test_a_shell_gets_the_very_words_from_the_printed_command():
     run = run_of(
         'reward.custom_reward_function.path=/奖励/it\'s "my" $HOME `x` \\ file.py',

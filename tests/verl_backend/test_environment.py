@@ -87,6 +87,7 @@ def test_ours_needs_a_driver_for_cuda_13_and_mends_from_its_list(tmp_path: Path,
     ]
 
 
+@pytest.mark.slow
 def test_an_installation_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     said: list[str] = []
@@ -95,6 +96,7 @@ def test_an_installation_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch)
     assert said == ["making it"]
 
 
+@pytest.mark.slow
 def test_no_python_for_the_packages_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(room.PYTHONS, "cpu", ("3.99",))
     with pytest.raises(EngineError, match=r"^verl's packages are for Python 3\.99, and none is on PATH"):

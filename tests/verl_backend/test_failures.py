@@ -55,6 +55,7 @@ def test_every_message_of_every_entry_has_a_sample_and_every_sample_an_entry() -
     assert len(SPECIAL) >= 45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_the_real_error_is_explained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raised by the library itself, here and now."""
@@ -245,6 +246,7 @@ def test_no_more_than_three_explanations_are_given() -> None:
     assert names(log) == ["disk_full", "port_in_use", "no_gpu"]
 
 
+@pytest.mark.slow
 def test_a_long_log_is_read_in_one_pass_and_in_time_that_grows_with_its_length() -> None:
     quiet = "\x1b[36m(TaskRunner pid=612)\x1b[0m INFO 11-21 05:53:01 [loggers.py:7] 12.3 tokens/s\n"
     tempting = "You have set both '" * 200 + "\n"  # the beginning of a message, and never its end

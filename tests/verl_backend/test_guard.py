@@ -228,6 +228,7 @@ def test_no_key_of_the_dead_groups_goes_through():
         assert not fitted or fitted[0].startswith("reward.")
 
 
+@pytest.mark.slow
 def test_an_older_verl_gets_the_names_that_it_reads(verl_0_6: Path):
     words = [
         "reward.custom_reward_function.path=/a.py",
@@ -253,6 +254,7 @@ def test_an_older_verl_gets_the_names_that_it_reads(verl_0_6: Path):
     assert "reward.custom_reward_function.path is custom_reward_function.path in verl 0.6.1" in notes
 
 
+@pytest.mark.slow
 def test_before_0_6_and_0_4_1_the_names_were_others_again(verl_0_4: Path):
     words = [
         "ray_kwargs.ray_init.num_cpus=8",
@@ -270,6 +272,7 @@ def test_before_0_6_and_0_4_1_the_names_were_others_again(verl_0_4: Path):
     ]
 
 
+@pytest.mark.slow
 def test_where_two_names_are_read_both_are_written(verl_0_6: Path):
     assert guarded([f"{ACTOR}.optim.clip_grad=0.5"], verl_0_6)[0] == [
         f"{ACTOR}.optim.clip_grad=0.5",
@@ -277,6 +280,7 @@ def test_where_two_names_are_read_both_are_written(verl_0_6: Path):
     ]
 
 
+@pytest.mark.slow
 def test_a_default_that_has_moved_is_said_to_an_older_verl(verl_0_8: Path):
     """VERL.md 3.4: max_num_seqs 1024 -> 256 (0.9.0), use_remove_padding False -> True (0.7.0), and others."""
     assert guarded([], verl_0_8) == (
@@ -287,6 +291,7 @@ def test_a_default_that_has_moved_is_said_to_an_older_verl(verl_0_8: Path):
     assert guarded([]) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_newer_key_is_left_out_where_nothing_is_lost_and_refused_where_training_would_differ(verl_0_6: Path):
     words = ["trainer.use_v1=True", f"{ROLLOUT}.seed=3", "data.seed=3", f"{ACTOR}.optim.betas=[0.9,0.999]"]
     fitted, notes = guarded(words, verl_0_6)
@@ -302,6 +307,7 @@ def test_a_newer_key_is_left_out_where_nothing_is_lost_and_refused_where_trainin
     assert problem("trainer.use_v1=False", verl_0_6).startswith("verl 0.6.1 does not have this; it came with 0.9.0")
 
 
+@pytest.mark.slow
 def test_what_hydra_itself_refuses_is_told_in_one_line(verl_0_6: Path):
     with pytest.raises(EngineError, match="verl's configuration does not take these overrides: ") as caught:
         guarded(["~trainer.total_epochs=29"], verl_0_6)

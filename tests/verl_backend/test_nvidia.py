@@ -123,6 +123,7 @@ def test_auto_takes_verl_where_it_is_installed_even_with_an_older_driver(
     assert automatic_engine("cpu") == ("embedded", "engine embedded: device cpu was asked for")
 
 
+@pytest.mark.slow
 def test_without_gpus_the_answer_is_there_at_once_and_without_torch(tmp_path: Path):
     program = """
 import sys, time

@@ -75,6 +75,7 @@ def test_every_text_arrives_at_verl_as_it_was(text: str):  # VERL.md 3.4, quotin
     assert resolved(got) == text
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\x00")).filter(lambda text: text != "???"))
 def test_any_text_at_all_arrives_at_verl_as_it_was(text: str):
     (got,) = read_back([f"a.b={hydra_value(text)}"]).values()
@@ -149,12 +150,14 @@ def test_lora_checkpoints_hold_no_model_under_names_that_nothing_opens():
     assert said[f"{ROLLOUT}.load_format"] == "safetensors"
 
 
+@pytest.mark.slow
 def test_a_ray_that_runs_here_is_joined_only_when_it_is_named():
     address = "ray_kwargs.ray_init.address"
     assert read_back(overrides(run_of()))[address] == "local"
     assert read_back(overrides(run_of("launcher.ray_address=10.0.0.1:6379")))[address] == "10.0.0.1:6379"
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_same_settings_go_to_verls_cpu_platform():
     said = read_back(overrides(run_of("trainer.device=cpu", "trainer.n_gpus_per_node=2")))
     assert said["trainer.device"] == "cpu"
@@ -174,6 +177,7 @@ def test_what_nobody_asked_for_is_listed_with_verls_own_default():
     assert f"{ROLLOUT}.name" not in rows  # asked for
 
 
+@pytest.mark.slow
 def test_a_model_folder_is_named_from_the_root_and_a_hub_id_as_it_is(in_folder: Path):
     assert read_back(overrides(run_of()))["actor_rollout_ref.model.path"] == "Qwen/Qwen2.5-7B"
     (in_folder / "Qwen" / "Qwen2.5-7B").mkdir(parents=True)
@@ -186,6 +190,7 @@ def test_verl_is_told_what_a_word_for_a_template_means(template: str, means: str
     assert said["actor_rollout_ref.model.custom_chat_template"] == means
 
 
+@pytest.mark.slow
 def test_an_adapter_to_go_on_with_is_named_from_the_root(in_folder: Path):
     key = "actor_rollout_ref.model.lora_adapter_path"
     (in_folder / "adapter").mkdir()

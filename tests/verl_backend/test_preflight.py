@@ -63,12 +63,14 @@ def only(*words: str, **facts: Any) -> Refusal:
     return refusal
 
 
+@pytest.mark.slow
 def test_the_defaults_break_no_rule():
     assert refused() == []
     assert refused(model=QWEN, files=frozenset({"tokenizer.json"}), chat_template=True, gpus=4, prompts=256) == []
     assert refused(COUNTED, f"{MICRO}=4") == []  # 256 x 5 / 4 = 320 responses
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_gpus_cannot_share_evenly():
     # 250 x 5 = 1250 = 4 x 312.5; 5 and 4 share no factor, so prompts come in fours
     assert only(f"{BATCH}=250") == Refusal(
@@ -81,6 +83,7 @@ def test_a_batch_that_the_gpus_cannot_share_evenly():
     assert only(f"{BATCH}=100", "trainer.nnodes=9", f"{GPUS}=8").fix == {BATCH: 72}  # 72 GPUs; S0-37
 
 
+@pytest.mark.slow
 def test_a_mini_batch_that_the_ranks_cannot_share_evenly():
     # 6 x 5 = 30 on 4 GPUs; 4 and 12 divide 48 and are multiples of 4, 8 is nearer than both
     refusal = only(f"{BATCH}=48", f"{MINI}=6")
@@ -93,6 +96,7 @@ def test_a_batch_smaller_than_a_mini_batch():
     assert refusal == Refusal(f"{MINI}=16 (override) is more than {BATCH}=8 (override); take 8 or less", {MINI: 8})
 
 
+@pytest.mark.slow
 def test_without_dynamic_micro_batches_the_gpus_count_even_where_two_share_a_sequence():
     two = f"{ACTOR}.ulysses_sequence_parallel_size=2"
     # 2 ranks: 250 x 5 = 1250 = 2 x 625, but not 4 x 312.5
@@ -100,6 +104,7 @@ def test_without_dynamic_micro_batches_the_gpus_count_even_where_two_share_a_seq
     assert [refusal.fix for refusal in refused(f"{BATCH}=250", two, COUNTED, f"{MICRO}=5")] == [{BATCH: 248}]
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_does_not_divide_a_gpus_share():
     # 256 x 5 / 4 = 320 responses on each GPU: 5 and 8 divide it, 6 and 7 do not
     refusals = refused(COUNTED, f"{MICRO}=7")
@@ -113,6 +118,7 @@ def test_a_micro_batch_that_does_not_divide_a_gpus_share():
     assert "use_dynamic_bsz is off, so say how many responses go at once" in missing.text
 
 
+@pytest.mark.slow
 def test_the_deprecated_counts_over_all_gpus():
     """Two rows of VERL.md 3.3: verl parses these, and dies later of a bare assert."""
     refusal = only(f"{ACTOR}.ppo_micro_batch_size=16")
@@ -125,6 +131,7 @@ def test_the_deprecated_counts_over_all_gpus():
     assert only(COUNTED, f"{MICRO}=4", "actor_rollout_ref.ref.log_prob_micro_batch_size=2").text.endswith("_per_gpu=1")
 
 
+@pytest.mark.slow
 def test_gpus_that_the_rollout_cannot_part_into_replicas():
     refusal = only(f"{TP}=3", f"{GPUS}=8")
     assert refusal == Refusal(
@@ -138,6 +145,7 @@ def test_gpus_that_the_rollout_cannot_part_into_replicas():
     assert experts.text.endswith("must be tensor x data parallel size = 2, or 1; take 1 or 2")
 
 
+@pytest.mark.slow
 def test_heads_that_tensor_parallelism_cannot_part():
     refusal = only(f"{TP}=4", model=QWEN)  # 14 heads: 1 and 2 divide them and 4 GPUs
     assert refusal == Refusal(
@@ -152,6 +160,7 @@ def test_heads_that_tensor_parallelism_cannot_part():
     assert only(f"{TP}=4", model=grouped).text.endswith("(3 for keys and values); on 4 GPUs it can be 1")
 
 
+@pytest.mark.slow
 def test_a_model_length_beyond_the_models_positions():
     refusal = only(f"{ROLLOUT}.max_model_len=40000", model=QWEN)
     assert refusal == Refusal(
@@ -160,6 +169,7 @@ def test_a_model_length_beyond_the_models_positions():
     )
 
 
+@pytest.mark.slow
 def test_prompt_and_response_beyond_what_the_model_can_hold():
     small = QWEN | {"max_position_embeddings": 2048}
     refusal = only("data.max_response_length=2000", model=small)  # 512 + 2000 > 2048; 2048 - 512 = 1536
@@ -174,6 +184,7 @@ def test_prompt_and_response_beyond_what_the_model_can_hold():
     assert refused("data.max_response_length=2000", longer, model=small) == []
 
 
+@pytest.mark.slow
 def test_the_two_switches_of_dynamic_batches_must_agree():
     key = f"{ROLLOUT}.log_prob_use_dynamic_bsz"
     assert only(f"{key}=false") == Refusal(
@@ -181,12 +192,14 @@ def test_the_two_switches_of_dynamic_batches_must_agree():
     )
 
 
+@pytest.mark.slow
 def test_a_micro_batch_of_tokens_holds_at_least_one_sequence():
     refusal = only(f"{ACTOR}.ppo_max_token_len_per_gpu=1000")  # 512 + 1024
     assert refusal.fix == {f"{ACTOR}.ppo_max_token_len_per_gpu": 1536}
     assert refused(f"{ACTOR}.ppo_max_token_len_per_gpu=1000", f"{ACTOR}.ulysses_sequence_parallel_size=2") == []
 
 
+@pytest.mark.slow
 def test_shared_sequences_need_unpadded_ones():
     size, padding = f"{ACTOR}.ulysses_sequence_parallel_size", f"{MODEL}.use_remove_padding"
     assert only(f"{size}=2", f"{padding}=false") == Refusal(
@@ -204,6 +217,7 @@ def test_a_synchronous_rollout_is_gone():
     )
 
 
+@pytest.mark.slow
 def test_a_lora_rank_above_vllms_list():
     refusal = only(f"{MODEL}.lora_rank=600")
     assert refusal.text.endswith("is above vLLM's largest; it has room for 1, 8, 16, 32, 64, 128, 256, 320, 512")
@@ -217,6 +231,7 @@ def test_exactly_one_architecture(names: list[str] | None, has: str):
     assert f"config.json must name one architecture, it has {has};" in only(model={"architectures": names}).text
 
 
+@pytest.mark.slow
 def test_a_model_folder_without_tokenizer_chat_template_or_readable_json():
     assert "has no tokenizer; name one with" in only(files=frozenset({"config.json"})).text
     assert refused(f"{MODEL}.tokenizer_path=/t", files=frozenset({"config.json"})) == []
@@ -225,6 +240,7 @@ def test_a_model_folder_without_tokenizer_chat_template_or_readable_json():
     assert "its JSON files cannot be read (line 3)" in only(unreadable="line 3").text
 
 
+@pytest.mark.slow
 def test_fewer_prompts_than_a_batch():
     """V1: a division by zero after the model is loaded; V0: "Train dataloader is empty!"."""
     refusal = only(prompts=103)
@@ -235,6 +251,7 @@ def test_fewer_prompts_than_a_batch():
     assert "--val_data names a file with some" in only(val_prompts=0).text
 
 
+@pytest.mark.slow
 def test_separate_asynchronous_training_has_rules_of_its_own():
     mode = "trainer.v1.trainer_mode=separate_async"
     texts = [refusal.text for refusal in refused(mode, f"{MINI}=32")]
@@ -248,6 +265,7 @@ def test_separate_asynchronous_training_has_rules_of_its_own():
     assert refused(mode, *right) == []
 
 
+@pytest.mark.slow
 def test_more_gpus_than_there_are():
     assert only(f"{GPUS}=8", gpus=4) == Refusal(
         f"{GPUS}=8 (override): this machine shows 4; take 4 or fewer, or see CUDA_VISIBLE_DEVICES", {GPUS: 4}
@@ -258,6 +276,7 @@ def test_more_gpus_than_there_are():
         assert refused(there, gpus=0) == []  # they are elsewhere
 
 
+@pytest.mark.slow
 def test_an_older_ray_and_torchrun():
     """PEERS.md 4, row 33: stuck at ray.init, or inside torchrun."""
     key = "ray_kwargs.ray_init.address"
@@ -284,6 +303,7 @@ def test_a_port_in_use_is_answered_with_a_free_one():
     assert refusal.fix == {key: busy[key][1]}
 
 
+@pytest.mark.slow
 def test_the_disk_must_hold_the_checkpoints():
     values = effective(run_of(draft_of()))
     # 1e9 parameters: 4 bytes of weights, 8 of AdamW, 4 of the Hugging Face copy
@@ -301,6 +321,7 @@ def test_the_disk_must_hold_the_checkpoints():
     assert refused(f"{MODEL}.lora_rank=8", parameters=10**9, disk=24 * 10**9) == []
 
 
+@pytest.mark.slow
 def test_shared_memory_that_is_too_small():
     small = 64 * 2**20
     assert "--shm-size=10g or --ipc=host" in only(shared_memory=small).text

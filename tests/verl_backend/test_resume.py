@@ -52,6 +52,7 @@ def test_a_fresh_run_never_goes_on_from_what_lies_in_its_folder(tmp_path):
     assert resume_overrides(run_of(out=tmp_path)) == ({"trainer.resume_mode": "disable"}, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("torn", "how", "said"),
     [
@@ -89,6 +90,7 @@ def test_without_any_whole_checkpoint_training_starts_anew(tmp_path):
     assert len(notes) == 1
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_is_refused_by_name(tmp_path):
     _checkpoint(tmp_path, 10, size=4)
     with pytest.raises(EngineError) as problem:
@@ -98,6 +100,7 @@ def test_another_number_of_ranks_is_refused_by_name(tmp_path):
     assert resume_overrides(_run(tmp_path, "trainer.n_gpus_per_node=4"))[1] == []
 
 
+@pytest.mark.slow
 def test_another_strategy_is_refused_by_name(tmp_path):
     _checkpoint(tmp_path, 10, version=2)
     with pytest.raises(EngineError, match=r"actor\.strategy=fsdp2 and this run has fsdp: go on with fsdp2"):

@@ -55,6 +55,7 @@ def calls_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_real_answers_get_the_same_scores_as_in_the_embedded_engine(shared: Path):
     samples = []
     for line in (shared / "data" / "gsm8k_model_answers.jsonl").read_text(encoding="utf-8").splitlines()[:150]:
@@ -152,6 +153,7 @@ def test_a_timeout_by_signal_works_though_verl_calls_rewards_in_threads(tmp_path
         assert threads.submit(score, "qa", "2", "2").result() == {"score": 1.0}
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_costs_its_deadline_and_its_response(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text("def compute_score(solution_str):\n    while solution_str == 'hang': pass\n    return 1\n")
@@ -161,6 +163,7 @@ def test_a_reward_that_hangs_costs_its_deadline_and_its_response(tmp_path: Path)
     assert score("qa", "go", "2") == {"score": 1.0}
 
 
+@pytest.mark.slow
 def test_calls_from_many_threads_load_the_file_once_and_write_whole_lines(tmp_path: Path):
     file = tmp_path / "reward.py"
     file.write_text(

@@ -180,6 +180,7 @@ def test_a_verl_that_the_launcher_does_not_know(
     assert " verl==0.9.1 vllm" in problem
 
 
+@pytest.mark.slow
 def test_a_package_that_does_not_import_is_named_with_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = named(monkeypatch, tmp_path, CUDA)
     assert import_problems(found) == []
