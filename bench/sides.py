@@ -156,7 +156,7 @@ def _recorded(job: Job, out: Path) -> dict[str, Any]:
     steps = [step for step in steps if "seconds_per_step" in step]
     lengths: dict[int, list[int]] = {step["step"]: [] for step in steps}
     prompts: dict[int, list[str]] = {step["step"]: [] for step in steps}
-    for line in (out / "completions.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (out / "completions.jsonl").read_text(encoding="utf-8").split("\n")[:-1]:  # U+2028 ends no line
         row = json.loads(line)
         if row["split"] == "train" and row["step"] in lengths:
             lengths[row["step"]].append(row["length"])

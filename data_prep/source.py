@@ -128,4 +128,4 @@ def _similar(path: Path) -> str:
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
     if near:
         return f"; did you mean {folder / near[0]}?"
-    return f" (looked in {folder.resolve()}); --data takes {ACCEPTED}"
+    return f" (looked in {folder.resolve()}); what can be read: {ACCEPTED}"

@@ -90,11 +90,11 @@ def _launch(line: flags.CommandLine) -> int:
     if line.dry_run is not None:
         return _dry_run(line.dry_run, resolved, engine)
     settings = repair.accepted(resolved, engine)
-    engine.prepare(launch.make_run(resolved, settings), print)
     data = launch.read_data(settings)
     launch.check_rewards(settings, data)
     reward, odd = launch.rehearse_reward(settings, data)
     settings = repair.fitted(resolved, data, engine)
+    engine.prepare(launch.make_run(resolved, settings), print)
     for note in [*resolved.notes, *odd, why]:
         print(note, flush=True)
     result = launch.train(resolved, settings, engine, data, reward, say=print)

@@ -54,12 +54,12 @@ def train(
     engine, why = launch.choose_engine(settings, in_python=own or not isinstance(data, (str, Path)))
     launch.suit(resolved, engine)
     settings = repair.accepted(resolved, engine, own_reward=own)
-    engine.prepare(launch.make_run(resolved, settings), say)
     prompts, stream = _prompts(settings, data, val_data)
     if function is None:
         launch.check_rewards(settings, prompts)
     reward, odd = launch.rehearse_reward(settings, prompts, function)
     settings = repair.fitted(resolved, prompts, engine, own_reward=own)
+    engine.prepare(launch.make_run(resolved, settings), say)
     for note in [*resolved.notes, *odd, why]:
         say(note)
     return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream, function=function)

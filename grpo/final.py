@@ -72,6 +72,8 @@ def next_command(run: Run) -> str:
     """The command to try next."""
     if run.recipe and run.recipe.split(" + ")[0] == DEMO:
         return f"next      ./train.sh --data prompts.json --model {STANDARD_MODEL}"
+    if run.config.launcher.debug:
+        return "next      the same command without --debug"
     folder, n, seed = near(run.output_dir), run.config.actor_rollout_ref.rollout.n, run.config.launcher.seed
     # More responses per prompt first (S2-21); then another seed, to see how much of the result was luck.
     change, end = ("--rollout_n 8", "n8") if n < 8 else (f"--seed {seed + 1}", f"seed{seed + 1}")

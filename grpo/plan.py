@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from grpo import overrides
 from grpo.batches import Arithmetic, arithmetic_lines
 from grpo.config import Settings
 from grpo.values import shown
@@ -44,8 +45,9 @@ def render(
 
     memory: the table of grpo/memory/planning.py.
     """
-    keys = list(settings.values) if full else settings.changed()
-    title = "Every value" if full else "Values that differ from the default"
+    changed = set(settings.changed())
+    keys = [key for key in settings.values if full or key in changed or _typed(settings.origins[key])]
+    title = "Every value" if full else "Values that you gave, or that differ from the default"
     sections = [
         (title, table(settings, keys, cut=not full) or ["none"]),
         ("For verl alone", [f"{text}  {settings.origins[key]}" for key, text in settings.passthrough.items()]),
@@ -56,6 +58,11 @@ def render(
         ("Would run", list(command)),
     ]
     return "\n\n".join("\n".join([head, *(f"  {line}" for line in lines)]) for head, lines in sections if lines)
+
+
+def _typed(origin: str) -> bool:
+    """Whether a value stood in the command or its environment; shown, even where it is the default."""
+    return origin == overrides.ORIGIN or origin.startswith(("flag ", "env "))
 
 
 def table_of_unused(settings: Settings, keys: Sequence[str]) -> list[str]:

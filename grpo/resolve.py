@@ -109,7 +109,10 @@ def _read_config(file: str) -> dict[str, Any]:
     # Resolved, since texts stand in it with their "${" escaped.
     resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     assert isinstance(resolved, dict)
-    return _without_followers(dict(flatten(resolved)))  # type: ignore[arg-type]
+    known = _without_followers(dict(flatten(resolved)))  # type: ignore[arg-type]
+    standard, origins = Draft().settings().values, _stored_origins(path)
+    left = [key for key in known if origins.get(key) == "default" and known[key] == standard.get(key)]
+    return {key: value for key, value in known.items() if key not in left}
 
 
 def _file_origin(file: str) -> str:

@@ -93,7 +93,8 @@ def _diagnosis(asked: Asked, data: Data, *, compares_text: bool) -> tuple[Diagno
     train, settings = data.train or [], asked.settings
     name = str(settings[TOKENIZER] or settings[MODEL])
     folder = Path(name).expanduser()
-    lengths, notes = None, [f"prompts were not counted in tokens: {name} is no folder here (--model FOLDER)"]
+    why = "the small new model is made when training starts" if name == "scratch" else f"{name} is no folder here"
+    lengths, notes = None, [f"prompts were not counted in tokens: {why} (--model FOLDER)"]
     if folder.is_dir():
         notes = [f"prompts were not counted in tokens: {folder} has no tokenizer.json"]
         if tokenizer_file(folder) is not None:

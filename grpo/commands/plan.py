@@ -35,9 +35,10 @@ def main(argv: list[str]) -> int:
         mean_prompt=own.mean_prompt,
         mean_response=own.mean_response,
     )
-    resolved = resolve(flags.parse(rest), os.environ)
+    line = flags.parse(rest)
+    resolved = resolve(line, os.environ)
     settings = resolved.settings()
-    engine, _ = launch.choose_engine(settings)
+    engine, why = launch.choose_engine(settings)
     launch.suit(resolved, engine)
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
@@ -46,16 +47,19 @@ def main(argv: list[str]) -> int:
     devices = batches.devices_of(settings, engine.name)
     numbers = batches.arithmetic(settings, data.prompts if data else None, devices=devices)
     planned = planning.plan(settings, engine.name, asked, numbers.steps)
-    estimate, why_not = None, "not probed (--no_probe)"
-    if not own.no_probe or engine.name == "verl":
+    unprobed = "--no_probe" if own.no_probe else "--dry_run" if line.dry_run is not None else ""
+    estimate, why_not = None, f"not probed ({unprobed})"
+    if not unprobed or engine.name == "verl":
         if engine.name != "verl":
             print("trying this machine, for the time of a step (--no_probe leaves it out) ...", file=sys.stderr)
         planned, estimate, why_not = _timed(planned, settings)
     if own.json:
         print(json.dumps(planning.as_json(planned, estimate), ensure_ascii=False, indent=2))
         return 0
-    for note in resolved.notes:
+    for note in [*resolved.notes, why]:
         print(note)
+    if engine.name != "verl" and planned.job.device == "cpu":
+        print("for GPUs that are not in this machine: --engine verl --n_gpus 8 --gpu H100, or --gpu H100 for one")
     print("\n".join(["", *planning.long(planned, estimate, why_not)]))
     return 0
 

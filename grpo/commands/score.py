@@ -230,7 +230,10 @@ def _forecast_lines(line: Line) -> list[str]:
     rows = [["rollout_n", *sizes], ["equal groups", *equal], ["p^n + (1-p)^n", *at_most]]
     text = ["", f"{name}: groups in which every response scores the same teach nothing", *_table(rows)]
     differ = 1 - ahead.equal[ahead.advised]
-    text.append(f"advice: --rollout_n {ahead.advised}: {differ:.0%} of the groups differ; larger ones add little")
+    if differ > 0:
+        text.append(f"advice: --rollout_n {ahead.advised}: {differ:.0%} of the groups differ; larger ones add little")
+    else:
+        text.append("no group of any size would differ: another model, easier or harder prompts, or another reward")
     if ahead.always:
         text.append(f"{ahead.always:.0%} of the prompts were always right: leave them out, they only cost time")
     if ahead.never:

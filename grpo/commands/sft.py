@@ -162,6 +162,7 @@ def _train(resolved: Resolved, settings: Settings, train: list[Record], val: lis
     )
     if refusals := engine.refusals(run):
         raise ConfigError(*(refusal.text for refusal in refusals))
+    engine.prepare(run, print)
     with open_run(
         folder,
         config=run.config,

@@ -132,7 +132,12 @@ class EmbeddedEngine:
         return {}
 
     def prepare(self, run: Run, say: Callable[[str], None]) -> None:
-        """Nothing: what it needs came with the launcher."""
+        """Fetch a model that is on the Hub; all else came with the launcher. Raises EngineError."""
+        from grpo.embedded.hub import fetch
+
+        model = run.config.actor_rollout_ref.model
+        for name in dict.fromkeys(str(name) for name in (model.path, model.tokenizer_path) if name):
+            fetch(name, say, code=bool(model.trust_remote_code))
 
     def train(self, run: Run) -> Result:
         """Train; raises EngineError, or Interrupted with a checkpoint written."""

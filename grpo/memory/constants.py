@@ -39,7 +39,7 @@ CACHE_ROOM = {"cpu": 1.0, "gpu": 1.5}
 # a second time for products of few rows (grpo/embedded/llama_like.py, few_rows.py).
 WRITTEN_OUT = ("llama", "mistral", "qwen2", "qwen3")
 FEW_ROWS_WORTH = 8  # tokens of a response from which on that is done
-BUDGET = 256 * 10**6  # bytes of a micro-batch's activations on a CPU: grpo/embedded/memory.py
+BUDGET = 128 * 10**6  # bytes of a micro-batch's activations on a CPU: grpo/embedded/memory.py
 BUDGET_SHARE = {"cpu": 0.2, "gpu": 0.4}  # and at most this share of the memory
 
 # verl 0.9.1, read in its code (workers/engine/fsdp/transformer_impl.py, workers/engine_workers.py); not yet measured on

@@ -9,6 +9,7 @@ from typing import Literal
 
 from reward_funcs.rehearsal.answers import BAD, BARE, SPELLINGS
 from reward_funcs.rehearsal.cases import Tried
+from reward_funcs.reward_func import rules_of
 
 Level = Literal["refuse", "warn", "note"]
 ACCIDENTS = 0.05  # share of bad answers that may be right by accident
@@ -148,7 +149,8 @@ def _spellings(tried: Tried) -> list[Finding]:
     if tried.ours or not other or best <= 0 or tried.best != BARE:
         return []
     text = f"{_where(tried)}{tried.reward} pays {tried.sample_answer} but not the same as {', '.join(other)}"
-    return [Finding("note", text, "where such answers are right, too: --reward accuracy reads all of these")]
+    by = "--reward accuracy reads all of these" if rules_of(tried.source) == "math" else "let the reward read them"
+    return [Finding("note", text, f"where such answers are right, too: {by}")]
 
 
 def _spelled(name: str, answer: str) -> str:
