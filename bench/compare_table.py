@@ -92,16 +92,10 @@ def _aims(name: str, part: dict[str, Any], sides: dict[str, dict[str, Any]]) -> 
             met = "met" if memory <= MEMORY else "NOT met"
             said.append(f"Ours holds {memory:.2f} of {peer}'s memory at its peak (aim {MEMORY}: {met}).")
     if "vllm" in part["runs"]:
-        speeds = {
-            side: median(
-                t / s for run in part["runs"][side] for t, s in zip(run["tokens"], run["seconds"], strict=True)
-            )
-            for side in ("our sampling", "vllm")
-        }
-        times = speeds["our sampling"] / speeds["vllm"]
+        mine, theirs = (_tokens_per_second(part, side) for side in ("our sampling", "vllm"))
         said.append(
-            f"Sampling alone: ours {speeds['our sampling']:,.0f} tokens/s, vLLM {speeds['vllm']:,.0f}: "
-            f"{times:.2f} times{_aim(times, aims.get('vllm'), '{}')}."
+            f"Sampling alone: ours {mine:,.0f} tokens/s, vLLM {theirs:,.0f}: {mine / theirs:.2f} times"
+            f"{_aim(mine / theirs, aims.get('vllm'), '{}')}."
         )
     return said
 
@@ -128,6 +122,33 @@ def write(record: Path) -> None:
         pages += ["## gpu", "Not measured: no GPU was at hand."]
     record.with_suffix(".md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
     _plot(shapes, record.with_suffix(".svg"))
+
+
+PEERS = ("trl-plain", "trl-fast", "verl")
+HEADS = {
+    "en": ("shape", "ours", "TRL", "TRL, its fastest on a CPU", "verl on a CPU", "sampling alone, vLLM"),
+    "zh": ("形状", "本项目", "TRL", "TRL 最快的 CPU 设置", "verl（CPU）", "仅采样，vLLM"),
+}
+
+
+def readme_table(record: Path, lang: str) -> str:
+    """Markdown for the READMEs: seconds of ours for 1,000 response tokens, and how many times as long peers take."""
+    rows = [list(HEADS[lang]), ["---", *["---:"] * 5]]
+    for name, part in json.loads(record.read_text(encoding="utf-8"))["shapes"].items():
+        warmup = part["shape"]["warmup"]
+        sides = {side: summary(runs, warmup) for side, runs in part["runs"].items() if "prompt_tokens" in runs[0]}
+        ours = sides["ours"]["per_thousand"]
+        times = [f"{sides[peer]['per_thousand'] / ours:.1f}x" if peer in sides else "" for peer in PEERS]
+        sampling = ""
+        if "vllm" in part["runs"]:
+            sampling = f"{_tokens_per_second(part, 'our sampling') / _tokens_per_second(part, 'vllm'):.1f}x"
+        rows.append([name, f"{ours:.2f} s", *times, sampling])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _tokens_per_second(part: dict[str, Any], side: str) -> float:
+    """Of a side that only samples."""
+    return median(t / s for run in part["runs"][side] for t, s in zip(run["tokens"], run["seconds"], strict=True))
 
 
 def _plot(shapes: dict[str, Any], target: Path) -> None:

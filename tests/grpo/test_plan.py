@@ -48,6 +48,16 @@ def test_the_plan_names_what_has_no_effect_and_what_only_verl_knows():
     assert "For verl alone\n  trainer.balance_batch=false  override" in text
 
 
+def test_what_was_typed_is_shown_even_where_it_is_the_default():
+    standard = str(defaults()["actor_rollout_ref.rollout.n"])
+    made = settings("--rollout_n", standard, "data.shuffle=true")
+    text = plan.render(made, engine="e", numbers=arithmetic(made, 1000), no_effect=[], command=[])
+    rows = [line.split() for line in text.splitlines()]
+    assert ["actor_rollout_ref.rollout.n", standard, "flag", "--rollout_n"] in rows
+    assert ["data.shuffle", "true", "override"] in rows
+    assert not any(row[2:] == ["default"] for row in rows)
+
+
 def test_the_full_plan_shows_every_key():
     made = settings()
     text = plan.render(made, engine="e", numbers=arithmetic(made, 1), no_effect=[], command=[], full=True)

@@ -69,6 +69,9 @@ def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
     assert "GB on the process" in page
     assert "8.0 GB (given with --memory)" in page
     assert "time: not probed (--no_probe)" in page
+    assert "engine embedded (flag --engine)\nfor GPUs that are not in this machine: --engine verl --n_gpus 8" in page
+    _, page, _ = plan(*words[:-1], "--dry_run")  # which looks and runs nothing
+    assert "time: not probed (--dry_run)" in page
 
 
 @pytest.mark.parametrize(

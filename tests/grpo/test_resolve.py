@@ -191,6 +191,20 @@ def test_the_stored_configuration_starts_another_run_and_what_followed_still_fol
     assert resolved("--config", "a/config.yaml", "--train_batch_size", "8").settings()[MINI] == 8
 
 
+def test_of_a_stored_configuration_the_defaults_are_nobodys_choice(in_folder: Path):
+    settings = resolved("--recipe", "drgrpo", "--output_dir", "a").settings()
+    with open_run("a", config=settings.config(), origins=settings.origins, fingerprint={}, command="x"):
+        pass
+    again = resolved("--config", "a/config.yaml", "--output_dir", "b").settings()
+    assert again.origins["algorithm.norm_adv_by_std_in_grpo"] == "a/config.yaml"
+    assert not again.by_user("actor_rollout_ref.actor.clip_ratio")
+    assert {key for key in settings.values if settings[key] != again[key]} == {
+        "trainer.default_local_dir",
+        "trainer.experiment_name",
+        "launcher.output_dir",
+    }
+
+
 def test_resume_alone_where_there_is_nothing_to_go_on_with(in_folder: Path):
     with pytest.raises(ConfigError, match="outputs holds no unfinished run"):
         resolved("--resume")

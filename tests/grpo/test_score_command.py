@@ -57,6 +57,13 @@ def test_several_responses_give_pass_at_k_and_a_forecast(score):
 
 
 @pytest.mark.slow
+def test_where_no_group_differs_no_size_is_advised(score):
+    page = score([{"index": 0, "response": "99"} for _ in range(4)], "--data", "d.json")[1]
+    assert "no group of any size would differ: another model, easier or harder prompts, or another reward" in page
+    assert "--rollout_n" not in page
+
+
+@pytest.mark.slow
 def test_an_own_reward_and_an_own_threshold(score, in_folder: Path):
     (in_folder / "my.py").write_text("def compute_score(solution_str):\n    return len(solution_str) / 10\n")
     rows = [{"index": n, "response": "x" * (4 + n)} for n in range(4)]

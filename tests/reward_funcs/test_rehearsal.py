@@ -123,6 +123,16 @@ def test_a_reward_that_wants_a_box_is_told_from_one_that_pays_nothing():
     assert tried(function, *asked)[1] == []
 
 
+@pytest.mark.parametrize(
+    ("source", "advice"), [("math", "--reward accuracy reads all of these"), ("qa", "let the reward read them")]
+)
+def test_a_reward_that_knows_one_spelling_is_told_so_and_sent_to_ours_only_where_it_reads_more(source, advice):
+    function = Reward(lambda solution_str, ground_truth: float(solution_str.split()[-1:] == [ground_truth]))
+    _, findings = tried(function, *(Sample(source, "", str(number)) for number in (42, 43, 44)))
+    (found,) = [finding for finding in findings if "but not the same as" in finding.text]
+    assert found.fix == f"where such answers are right, too: {advice}"
+
+
 def paid(function, *samples: Sample) -> set[str]:
     found, findings = tried(Reward(function), *(samples or GOLD))
     names = {name for name, kind in found.bad.items() if kind.paid}
