@@ -1,4 +1,4 @@
-"""Fetches a model of the Hub before a run begins: with a progress bar, and with nothing touched when it cannot be."""
+"""Fetches a model of the Hub before it is opened: with a progress bar, and with nothing touched when it cannot be."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def fetch(name: str, say: Callable[[str], None], *, code: bool = False) -> None:
     import httpx
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+    from huggingface_hub.utils import enable_progress_bars
 
     here = isinstance(try_to_load_from_cache(name, "config.json"), str)
     if not here:
         say(f"{name} is no folder here: fetching it from the Hub")
     try:
         HfApi().model_info(name, timeout=PATIENCE)
+        enable_progress_bars()  # transformers' switch for its own bars has turned these off, too
         snapshot_download(name, allow_patterns=[*WANTED, *(["*.py"] if code else [])], ignore_patterns=list(LEFT))
     except GatedRepoError:
         raise EngineError(f"{name}: this model asks for permission; accept its terms, then set HF_TOKEN") from None

@@ -6,8 +6,10 @@ A LoRA adapter and the model it was trained on share their weights in memory.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo.embedded import adapter
 from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.evaluate import responses_text
+from grpo.embedded.hub import fetch
 from grpo.embedded.models import check_sizes, end_turns, make_policy, read_config, read_model, read_tokenizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder
@@ -100,8 +103,9 @@ def open_voice(name: str, *, template: str | None, device: str, dtype: str, trus
 
 def open_reader(name: str, *, trust: bool = False) -> tuple[PreTrainedTokenizerBase, int, bool]:
     """The tokenizer of a model or adapter, how many tokens the model reads, and whether an encoder reads the prompts,
-    which then take none of the answer's; opens no weights. Raises EngineError."""
+    which then take none of the answer's; opens no weights, but fetches what is on the Hub. Raises EngineError."""
     folder, base = Path(name).expanduser(), model_under(name)
+    fetch(base, functools.partial(print, file=sys.stderr), code=trust)
     own = base == name or any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer, found = read_tokenizer(name if own else base, trust=trust), read_config(base, trust=trust)
     check_sizes(found, tokenizer, (0, 0), name)

@@ -92,11 +92,16 @@ def hub(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
 
 
 def train(repo: Path, place: Path, model: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A run in a process of its own: huggingface_hub reads its environment when it is imported."""
+    """One step."""
+    return start(repo, place, [f"--model={model}", *RUN], **environment)
+
+
+def start(repo: Path, place: Path, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own: huggingface_hub reads its environment when it is imported."""
     kept = {key: text for key, text in os.environ.items() if not re.match(r"HF_|.*_proxy$", key, re.IGNORECASE)}
     kept |= {"HF_HOME": str(place / "home"), "PYTHONPATH": str(repo), **environment}
-    command = [sys.executable, "-m", "grpo", f"--data={repo}/data_prep/arithmetic_train.json#8", f"--model={model}"]
-    return subprocess.run([*command, *RUN], env=kept, cwd=place, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "grpo", *words, f"--data={repo}/data_prep/arithmetic_train.json#8"]
+    return subprocess.run(command, env=kept, cwd=place, capture_output=True, text=True, timeout=300)
 
 
 def test_a_model_of_the_hub_is_fetched_once_and_then_needs_no_network(hub, tmp_path: Path, repo: Path) -> None:
@@ -109,6 +114,17 @@ def test_a_model_of_the_hub_is_fetched_once_and_then_needs_no_network(hub, tmp_p
     again = train(repo, tmp_path, "org/tiny", HF_ENDPOINT="http://127.0.0.1:9")
     assert again.returncode == 0, again.stderr
     assert "org/tiny: the Hub does not answer (" in again.stdout
+
+
+def test_an_evaluation_fetches_its_model_too(hub, tmp_path: Path, repo: Path) -> None:
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
+    words = ["eval", "--model=org/tiny", "--max_response_length=4", "--device=cpu"]
+    done = start(repo, tmp_path, words, HF_ENDPOINT=endpoint)
+    assert done.returncode == 0, done.stderr
+    assert "org/tiny is no folder here: fetching it from the Hub" in done.stderr
+    none = start(repo, tmp_path, [*words, "--model=org/none"], HF_ENDPOINT=endpoint)
+    assert none.returncode == 2
+    assert "error: org/none: no such folder here, and no such model on the Hub" in none.stderr
 
 
 @pytest.mark.parametrize(
