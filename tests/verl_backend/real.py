@@ -41,6 +41,17 @@ def reward_file(folder: Path) -> Path:
     return path
 
 
+def python_in_a_spaced_folder(folder: Path) -> Path:
+    """verl's Python, by a link `folder/环境 1` to its environment."""
+    from grpo.verl_backend.installation.environment import find_environment
+
+    found = find_environment("cpu")
+    assert found is not None
+    link = folder / "环境 1"
+    link.symlink_to(found.python.parent.parent, target_is_directory=True)
+    return link / "bin" / "python"
+
+
 def words(folder: Path, *more: str, output: str = "outputs") -> list[str]:
     """The command line of a small run on verl without a GPU, in `folder`."""
     model = folder / "模型"

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.verl_backend.real import lines, start, train, verl_processes
+from tests.verl_backend.real import lines, python_in_a_spaced_folder, start, train, verl_processes
 
 pytestmark = pytest.mark.verl
 
@@ -24,8 +24,12 @@ def _verl_is_installed(missing: Callable[[str], NoReturn]) -> None:
         missing("real verl needs `./train.sh setup --engine verl --device cpu`")
 
 
-def test_a_run_is_killed_goes_on_and_leaves_a_model_that_opens(in_folder: Path):
-    """S2-02, S2-03, S2-06, S2-11, S2-37 to S2-41: data and reward in Chinese paths, to a Hugging Face folder."""
+def test_a_run_is_killed_goes_on_and_leaves_a_model_that_opens(in_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """S2-02, S2-03, S2-06, S2-11, S2-37 to S2-41: data and reward in Chinese paths, to a Hugging Face folder.
+
+    verl's own Python lies in a folder with a space, too.
+    """
+    monkeypatch.setenv("GRPO_VERL_PYTHON", str(python_in_a_spaced_folder(in_folder)))
     settings = ("--max_steps", "5", "--save_freq", "2", "--test_freq", "4", "--hang_minutes", "5")
     outputs = in_folder / "outputs"
     shared_before = set(os.listdir("/dev/shm"))
