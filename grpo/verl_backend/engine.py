@@ -129,7 +129,7 @@ class VerlEngine:
         environment = find_environment(device_of(run))
         if environment is None:
             return "python3", *guarded(overrides(run))
-        return str(environment.python), *guarded(overrides(run), environment.config)
+        return environment.program, *guarded(overrides(run), environment.config)
 
     def prepare(self, run: Run, say: Callable[[str], None]) -> None:
         """Have verl installed and sound, and the cluster there that the run names. Raises EngineError."""

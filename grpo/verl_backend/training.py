@@ -44,8 +44,8 @@ def train(run: Run, environment: VerlEnvironment, cluster: Mapping[str, str]) ->
         beside["trainer.val_before_train"] = False  # the evaluation before training is in the records
     words, adapted = guarded(overrides(run, beside), environment.config)
     variables = command.environment(run) | dict(cluster)
-    start = Command((str(environment.python), *command.PROGRAM, *words), variables, Path.cwd())
-    for name, text in scripts(run, str(environment.python), words).items():
+    start = Command((environment.program, *command.PROGRAM, *words), variables, Path.cwd())
+    for name, text in scripts(run, environment.program, words).items():
         atomic_write(run.output_dir / name, text)
     with Progress(_total_steps(run), shown="console" in run.config.trainer.logger) as progress:
         for note in [*notes, *adapted]:

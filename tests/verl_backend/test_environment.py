@@ -17,6 +17,7 @@ from grpo.verl_backend.installation.environment import (
     find_environment,
     install_environment,
 )
+from grpo.verl_backend.installation.places import VerlEnvironment
 from tests.verl_backend.machines import CUDA, T4, bare_machine, cards, nvidia_smi, python_with
 
 
@@ -53,6 +54,23 @@ def made(device: str, versions: dict[str, str]) -> Path:
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
     shutil.copyfile(places.REPO / "requirements" / f"verl-{device}.txt", folder / f".installed-verl-{device}")
     return folder
+
+
+def test_a_path_with_a_space_has_a_name_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Ray's workers start through `bash -c "exec PYTHON"`, torch.compile's through g++ -I; neither is quoted there."""
+    plain = VerlEnvironment(tmp_path / "环境" / "bin" / "python", tmp_path, {})
+    assert plain.program == str(plain.python)
+    python = tmp_path / "环境 1" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    program = VerlEnvironment(python, tmp_path, {}).program
+    assert " " not in program
+    assert program == VerlEnvironment(python, tmp_path, {}).program
+    assert Path(program).parent.parent.samefile(tmp_path / "环境 1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    with pytest.raises(EngineError, match="环境 1: verl does not run from a folder with such a name"):
+        VerlEnvironment(python, tmp_path, {}).program  # noqa: B018
 
 
 def test_ours_is_found_once_it_is_finished_from_the_list_as_it_is():

@@ -19,7 +19,6 @@ from grpo import overrides as command_line
 from grpo.config import Draft
 from grpo.engine import Run
 from grpo.hydra_text import hydra_value
-from grpo.verl_backend.installation.places import VerlEnvironment
 from grpo.verl_backend.settings import keys
 from grpo.verl_backend.settings.guard import guarded
 from grpo.verl_backend.settings.overrides import ONLY_AT_THE_END, PLAIN_TEMPLATE, decided, overrides
@@ -159,19 +158,6 @@ def test_a_ray_that_runs_here_is_joined_only_when_it_is_named():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("python", "said"), [("/env/bin/python", None), ("/my env/bin/python", "'/my env/bin/python'")]
-)
-def test_a_folder_with_a_space_reaches_rays_workers_whole(
-    python: str, said: str | None, monkeypatch: pytest.MonkeyPatch
-):
-    """Ray's raylet says `exec PYTHON ...` to a shell and quotes all but this path."""
-    found = VerlEnvironment(Path(python), Path("/env"), {})
-    monkeypatch.setattr("grpo.verl_backend.settings.overrides.find_environment", lambda device: found)
-    run = read_back(overrides(run_of("trainer.device=cpu")))
-    assert run.get("ray_kwargs.ray_init.runtime_env.py_executable") == said
-
-
 def test_without_a_gpu_the_same_settings_go_to_verls_cpu_platform():
     said = read_back(overrides(run_of("trainer.device=cpu", "trainer.n_gpus_per_node=2")))
     assert said["trainer.device"] == "cpu"

@@ -5,6 +5,8 @@ Leaves out whether it works (soundness.py) and making one (environment.py).
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -23,6 +25,7 @@ from grpo.engine import EngineError
 from grpo.verl_backend.installation.pairs import NEWEST, PAIRINGS
 
 REPO = Path(__file__).resolve().parents[3]
+ONE_WORD = re.compile(r"[\w./@+-]+")
 NAMED = "GRPO_VERL_PYTHON"  # a user's own Python that has verl (that of a Docker image, say)
 
 
@@ -47,9 +50,35 @@ class VerlEnvironment:
         return self.packages / "verl" / "trainer" / "config"
 
     @property
+    def program(self) -> str:
+        """The interpreter by a path that is one word to a shell, a compiler's command line and LD_PRELOAD.
+
+        Ray, torch.compile and vLLM put it, and what lies beside it, into those as it is. Raises EngineError.
+        """
+        return str(_as_one_word(self.python))
+
+    @property
     def ours(self) -> bool:
         """Whether the launcher made it, from a complete list."""
         return self.python.parent.parent.name.startswith(".venv-verl-") and self.python.is_relative_to(REPO)
+
+
+def _as_one_word(python: Path) -> Path:
+    """The same interpreter, by a link in the user's cache to its environment where its path has a space, say."""
+    if ONE_WORD.fullmatch(str(python)):
+        return python
+    folder = python.parent.parent
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "grpo"
+    link = cache / f"verl-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]}"
+    if not ONE_WORD.fullmatch(str(link)):
+        raise EngineError(
+            f"{folder}: verl does not run from a folder with such a name (a space, say); move it, or name a folder for "
+            "a link to it with XDG_CACHE_HOME"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # of an earlier start; its name says where it leads
+        link.symlink_to(folder, target_is_directory=True)
+    return link / python.relative_to(folder)
 
 
 def find_environment(device: str) -> VerlEnvironment | None:

@@ -6,7 +6,6 @@ verl's defaults are kept silent: what differs from them is said, and all that th
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ REPO = Path(__file__).resolve().parents[3]
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 MODEL, ACTOR, REF, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))
 RUNTIME = "ray_kwargs.ray_init.runtime_env.env_vars"
-PYTHON = "ray_kwargs.ray_init.runtime_env.py_executable"
 
 ONLY_AT_THE_END = 10**9  # steps
 # Already done when the prompts were written to the parquet files that verl reads.
@@ -148,9 +146,6 @@ def _companions(run: Run) -> Iterator[tuple[str, Any]]:
     # The workers, on other machines too, import our reward functions and write where the report looks.
     for name, value in environment(run).items():
         yield f"{RUNTIME}.{name}", value
-    here = find_environment("cpu" if on_cpu.is_on_cpu(run) else "cuda")
-    if here and (quoted := shlex.quote(str(here.python))) != str(here.python):
-        yield PYTHON, quoted  # Ray puts it into a shell's command as it is: a folder with a space ends every worker
 
 
 def _on_gpus(run: Run) -> Iterator[tuple[str, Any]]:
