@@ -61,7 +61,7 @@ def export(
     words = _words(actor.parent.parent.parent, dtype, lora, model)
 
     def write(folder: Path) -> None:
-        _merge([environment.program, "-m", MERGE, str(actor), str(folder), *words], say)
+        _merge([str(environment.python), "-m", MERGE, str(actor), str(folder), *words], say)
 
     try:
         return publish(target.parent, target.name, write)
