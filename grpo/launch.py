@@ -56,10 +56,9 @@ def choose_engine(settings: Settings, *, in_python: bool = False) -> tuple[Engin
 
     name, origin = settings["launcher.engine"], settings.origins["launcher.engine"]
     why = f"engine {name} ({origin})"
-    if name == "auto" and in_python:
-        name, why = "embedded", "engine embedded: prompts or a reward are objects of this Python process"
-    elif name == "auto" and settings[MODEL] == "scratch":
-        name, why = "embedded", "engine embedded: the small new model (--model scratch) is made by it"
+    if name == "auto" and (in_python or settings[MODEL] == "scratch"):
+        reason = "prompts or a reward are objects of this Python process" if in_python else "it makes the model scratch"
+        name, why = "embedded", f"engine embedded: {reason}"
     elif name == "auto":
         from grpo.verl_backend.installation.environment import automatic_engine
 

@@ -238,7 +238,7 @@ def test_ctrl_c_is_exit_code_130(files: Path):
         "import pathlib, time\n"
         "def compute_score(solution_str):\n    pathlib.Path('began').touch()\n    time.sleep(60)\n    return 1\n"
     )
-    words = ["--data", "one.json", "--model", "scratch", "--reward_func", "slow.py"]
+    words = ["--data", "one.json", "--model", "scratch", "--reward_func", "slow.py", "--reward_timeout", "60"]
     process = subprocess.Popen(
         [sys.executable, "-m", "grpo", *words],
         env=os.environ | {"PYTHONPATH": str(REPO)},

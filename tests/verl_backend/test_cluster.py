@@ -129,7 +129,7 @@ def test_the_scripts_of_nine_nodes_with_eight_gpus_are_good_shell(tmp_path: Path
     )
     job.write_text(cluster.slurm_script(run, node))
     text = node.read_text()
-    for line in ("nodes=9", "gpus=8", "least_cpus=34", f"folder='{out}'", "ray=/env/bin/ray"):
+    for line in ("nodes=9", "gpus=8", "least_cpus=34", f"folder='{out}'", "python=/env/bin/python"):
         assert f"\n{line}\n" in text
     head = job.read_text().split("set -euo")[0]
     assert "#SBATCH --job-name=GSM8K-32B--\n" in head
@@ -161,7 +161,7 @@ def verl_python(missing: Callable[[str], NoReturn]) -> Path:
     from grpo.verl_backend.installation.environment import find_environment
 
     found = find_environment("cpu")
-    return found.python if found else missing("verl for CPUs; ./train.sh setup --engine verl --device cpu")
+    return Path(found.program) if found else missing("verl for CPUs; ./train.sh setup --engine verl --device cpu")
 
 
 @pytest.fixture

@@ -140,7 +140,6 @@ def node_script(run: Run, command: str, python: Path) -> str:
         "least_cpus": CPUS_PER_GPU * int(trainer.n_gpus_per_node) + STORAGE_UNITS + OTHERS,
         "folder": str(run.output_dir),
         "python": str(python),
-        "ray": str(python.with_name("ray")),
         "ray_nodes": str(NODES),
     }
     return "\n".join(

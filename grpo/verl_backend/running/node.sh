@@ -38,7 +38,7 @@ if [ "$rank" -eq 0 ]; then
     (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$RAY_AUTH_TOKEN_PATH.part")
     mv "$RAY_AUTH_TOKEN_PATH.part" "$RAY_AUTH_TOKEN_PATH"
   fi
-  "$ray" start --head --node-ip-address="$address" --port="$port" --include-dashboard=false \
+  "$python" -m ray.scripts.scripts start --head --node-ip-address="$address" --port="$port" --include-dashboard=false \
     "${resources[@]}" --block >"$folder/ray_node_$rank.log" 2>&1 &
   ray_pid=$!
   trap stop_ray EXIT
@@ -66,7 +66,7 @@ else
     say "no Ray at $RAY_ADDRESS after $patience s; the head runs: bash $0 $head 0"
     exit 1
   fi
-  "$ray" start --address="$RAY_ADDRESS" "${resources[@]}" --block >"$folder/ray_node_$rank.log" 2>&1 &
+  "$python" -m ray.scripts.scripts start --address="$RAY_ADDRESS" "${resources[@]}" --block >"$folder/ray_node_$rank.log" 2>&1 &
   ray_pid=$!
   trap stop_ray EXIT
   trap 'exit 143' TERM
