@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +17,9 @@ import pytest
 from data_prep.errors import DataError
 from data_prep.hub import train_files
 from data_prep.source import is_hub_name
+from tests.hub_server import COMMIT, Answer, Hub, environment, serving
 
 REPO = Path(__file__).resolve().parents[2]
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 BRANCH = "refs/convert/parquet"
 
 READ = """
@@ -40,54 +37,19 @@ print(json.dumps(answers))
 """
 
 
-class _Hub(BaseHTTPRequestHandler):
+class _DataSets(Hub):
     """A data set `org/tiny` with two train files of three rows; everything else is not there."""
 
-    folder: Path
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.asked.append(f"{self.command} {path}")
+    def answer(self, path: str) -> Answer:
         if path == f"/api/datasets/org/tiny/tree/{BRANCH}":
-            files = [file for file in sorted(self.folder.rglob("*")) if file.is_file()]
-            listing = [
-                {
-                    "type": "file",
-                    "oid": "0" * 40,
-                    "size": file.stat().st_size,
-                    "path": str(file.relative_to(self.folder)),
-                }
-                for file in files
-            ]
-            return self._send(200, json.dumps(listing).encode(), {"Content-Type": "application/json"}, with_body)
+            return self.listing()
         match = re.fullmatch(f"/datasets/org/tiny/resolve/({BRANCH}|{COMMIT})/(.+)", path)
         if match and (self.folder / match[2]).is_file():
-            etag = f'"{match[2].replace("/", "-")}"'
-            return self._send(
-                200, (self.folder / match[2]).read_bytes(), {"ETag": etag, "X-Repo-Commit": COMMIT}, with_body
-            )
+            return self.file(match[2])
         status, code = {"gated": (403, "GatedRepo"), "fresh": (404, "RevisionNotFound")}.get(
             path.split("/")[4] if path.startswith("/api/datasets/org/") else "", (404, "RepoNotFound")
         )
-        return self._send(status, b"{}", {"X-Error-Code": code}, with_body)
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str], with_body: bool) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        return status, b"{}", {"X-Error-Code": code}
 
 
 @pytest.fixture
@@ -100,21 +62,19 @@ def hub(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"problem": problems, "answer": answers}), path)
     pq.write_table(pa.table({"problem": ["held out"], "answer": ["1"]}), folder / "test.parquet")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (_Hub,), {"folder": folder, "asked": []}))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(_DataSets, folder) as server:
+        yield server
 
 
-def read(tmp_path: Path, specs: list[str], **environment: str) -> list:
+def read(tmp_path: Path, specs: list[str], **more: str) -> list:
     """What a fresh process makes of `specs`: huggingface_hub reads its environment when it is imported."""
-    kept = {key: text for key, text in os.environ.items() if not re.match(r"HF_|.*_proxy$", key, re.IGNORECASE)}
-    kept |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPO), **environment}
     done = subprocess.run(
-        [sys.executable, "-c", READ, *specs], env=kept, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", READ, *specs],
+        env=environment(tmp_path / "home", **more),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

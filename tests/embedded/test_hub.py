@@ -3,75 +3,39 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from grpo.embedded.scratch import make_model, make_tokenizer
+from tests.hub_server import COMMIT, Answer, Hub, environment, serving
 
 pytestmark = pytest.mark.slow
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 RUN = ["--max_steps=1", "--rollout_n=2", "--train_batch_size=2", "--max_response_length=4", "--device=cpu"]
 
 
-class _Hub(BaseHTTPRequestHandler):
+class _Models(Hub):
     """The model `org/tiny`; `org/gated` wants its terms accepted; everything else is not there."""
 
-    folder: Path
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.asked.append(path)
-        files = [file for file in sorted(self.folder.rglob("*")) if file.is_file()]
+    def answer(self, path: str) -> Answer:
         if path.startswith("/api/models/org/tiny/tree/"):
-            told = [
-                {
-                    "type": "file",
-                    "oid": "0" * 40,
-                    "size": file.stat().st_size,
-                    "path": str(file.relative_to(self.folder)),
-                }
-                for file in files
-            ]
-            return self._send(200, json.dumps(told).encode(), {"Content-Type": "application/json"}, with_body)
+            return self.listing()
         if path.startswith("/api/models/org/tiny"):
-            siblings = [{"rfilename": str(file.relative_to(self.folder))} for file in files]
+            siblings = [{"rfilename": file["path"]} for file in json.loads(self.listing()[1])]
             told = {"_id": "1", "id": "org/tiny", "sha": COMMIT, "siblings": siblings}
-            return self._send(200, json.dumps(told).encode(), {"Content-Type": "application/json"}, with_body)
+            return 200, json.dumps(told).encode(), {"Content-Type": "application/json"}
         match = re.fullmatch(f"/org/tiny/resolve/(?:main|{COMMIT})/(.+)", path)
         if match and (self.folder / match[1]).is_file():
-            headers = {"ETag": f'"{match[1].replace("/", "-")}"', "X-Repo-Commit": COMMIT}
-            return self._send(200, (self.folder / match[1]).read_bytes(), headers, with_body)
+            return self.file(match[1])
         gated = "/org/gated" in path
         code = {"X-Error-Code": "GatedRepo" if gated else "EntryNotFound" if match else "RepoNotFound"}
-        return self._send(403 if gated else 404, b"{}", code, with_body)
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str], with_body: bool) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        return 403 if gated else 404, b"{}", code
 
 
 @pytest.fixture
@@ -82,26 +46,21 @@ def hub(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     tokenizer.save_pretrained(folder)
     (folder / "original").mkdir()
     (folder / "original/weights.safetensors").write_bytes(b"the same once more")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (_Hub,), {"folder": folder, "asked": []}))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(_Models, folder) as server:
+        yield server
 
 
-def train(repo: Path, place: Path, model: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def train(repo: Path, place: Path, model: str, **more: str) -> subprocess.CompletedProcess[str]:
     """One step."""
-    return start(repo, place, [f"--model={model}", *RUN], **environment)
+    return start(repo, place, [f"--model={model}", *RUN], **more)
 
 
-def start(repo: Path, place: Path, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own: huggingface_hub reads its environment when it is imported."""
-    kept = {key: text for key, text in os.environ.items() if not re.match(r"HF_|.*_proxy$", key, re.IGNORECASE)}
-    kept |= {"HF_HOME": str(place / "home"), "PYTHONPATH": str(repo), **environment}
+def start(repo: Path, place: Path, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
     command = [sys.executable, "-m", "grpo", *words, f"--data={repo}/data_prep/arithmetic_train.json#8"]
-    return subprocess.run(command, env=kept, cwd=place, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, env=environment(place / "home", **more), cwd=place, capture_output=True, text=True, timeout=300
+    )
 
 
 def test_a_model_of_the_hub_is_fetched_once_and_then_needs_no_network(hub, tmp_path: Path, repo: Path) -> None:
@@ -109,7 +68,7 @@ def test_a_model_of_the_hub_is_fetched_once_and_then_needs_no_network(hub, tmp_p
     first = train(repo, tmp_path, "org/tiny", HF_ENDPOINT=endpoint)
     assert first.returncode == 0, first.stderr
     assert "org/tiny is no folder here: fetching it from the Hub" in first.stdout
-    assert f"/org/tiny/resolve/{COMMIT}/model.safetensors" in asked
+    assert f"GET /org/tiny/resolve/{COMMIT}/model.safetensors" in asked
     assert not any("original" in path for path in asked)
     again = train(repo, tmp_path, "org/tiny", HF_ENDPOINT="http://127.0.0.1:9")
     assert again.returncode == 0, again.stderr
