@@ -39,10 +39,15 @@ def summary(runs: list[dict[str, Any]], warmup: int) -> dict[str, Any]:
     }
 
 
+def _sides(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The summary of every side that took whole steps; some only sample."""
+    warmup = part["shape"]["warmup"]
+    return {side: summary(runs, warmup) for side, runs in part["runs"].items() if "prompt_tokens" in runs[0]}
+
+
 def table(name: str, part: dict[str, Any]) -> str:
     """Markdown: every side's numbers, the ratios to each peer, and the share of the machine."""
-    warmup, fixed = part["shape"]["warmup"], part["shape"]["shortest"] is None
-    sides = {side: summary(runs, warmup) for side, runs in part["runs"].items() if "prompt_tokens" in runs[0]}
+    fixed, sides = part["shape"]["shortest"] is None, _sides(part)
     ours, peers = sides["ours"], [side for side in sides if side != "ours"]
     rows: list[tuple[str, str, str]] = [("seconds per step", "seconds", "{:.2f}"), ("  fastest", "fastest", "{:.2f}")]
     rows += [("seconds per 1,000 response tokens", "per_thousand", "{:.3f}"), ("CPU seconds per step", "cpu", "{:.2f}")]
@@ -135,8 +140,7 @@ def readme_table(record: Path, lang: str) -> str:
     """Markdown for the READMEs: seconds of ours for 1,000 response tokens, and how many times as long peers take."""
     rows = [list(HEADS[lang]), ["---", *["---:"] * 5]]
     for name, part in json.loads(record.read_text(encoding="utf-8"))["shapes"].items():
-        warmup = part["shape"]["warmup"]
-        sides = {side: summary(runs, warmup) for side, runs in part["runs"].items() if "prompt_tokens" in runs[0]}
+        sides = _sides(part)
         ours = sides["ours"]["per_thousand"]
         times = [f"{sides[peer]['per_thousand'] / ours:.1f}x" if peer in sides else "" for peer in PEERS]
         sampling = ""
@@ -160,8 +164,7 @@ def _plot(shapes: dict[str, Any], target: Path) -> None:
 
     bars = {}
     for name, part in shapes.items():
-        warmup = part["shape"]["warmup"]
-        sides = {side: summary(runs, warmup) for side, runs in part["runs"].items() if "prompt_tokens" in runs[0]}
+        sides = _sides(part)
         ours = sides.pop("ours")["per_thousand"]
         bars |= {f"{name}: {peer}": side["per_thousand"] / ours for peer, side in sides.items()}
     figure, axes = pyplot.subplots(figsize=(7, 0.5 + 0.4 * len(bars)), layout="constrained")

@@ -93,8 +93,7 @@ def _launch(line: flags.CommandLine) -> int:
     data = launch.read_data(settings)
     launch.check_rewards(settings, data)
     reward, odd = launch.rehearse_reward(settings, data)
-    settings = repair.fitted(resolved, data, engine)
-    engine.prepare(launch.make_run(resolved, settings), print)
+    settings = repair.fitted(resolved, data, engine, say=print)
     for note in [*resolved.notes, *odd, why]:
         print(note, flush=True)
     result = launch.train(resolved, settings, engine, data, reward, say=print)
@@ -111,7 +110,7 @@ def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
         launch.check_rewards(settings, data)
-        repair.fitted(resolved, data, engine, here=False)
+        repair.fitted(resolved, data, engine)
     settings = repair.accepted(resolved, engine, here=False)
     run = launch.make_run(resolved, settings)
     if mode == "json":

@@ -58,8 +58,7 @@ def train(
     if function is None:
         launch.check_rewards(settings, prompts)
     reward, odd = launch.rehearse_reward(settings, prompts, function)
-    settings = repair.fitted(resolved, prompts, engine, own_reward=own)
-    engine.prepare(launch.make_run(resolved, settings), say)
+    settings = repair.fitted(resolved, prompts, engine, own_reward=own, say=say)
     for note in [*resolved.notes, *odd, why]:
         say(note)
     return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream, function=function)

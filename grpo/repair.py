@@ -45,11 +45,21 @@ def accepted(resolved: Resolved, engine: Engine, *, own_reward: bool = False, he
 
 
 def fitted(
-    resolved: Resolved, data: launch.Data, engine: Engine, *, own_reward: bool = False, here: bool = True
+    resolved: Resolved,
+    data: launch.Data,
+    engine: Engine,
+    *,
+    own_reward: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Settings:
-    """The settings once the batch fits the data, and what follows from that batch is taken; raises ConfigError."""
+    """The settings once the batch fits the data, and what follows from that batch is taken; raises ConfigError.
+
+    say: to train on this machine: what the engine lacks is fetched, which may take minutes, and judged with the rest.
+    """
     repaired(resolved, lambda: launch.fit(resolved, data, engine))
-    return accepted(resolved, engine, own_reward=own_reward, here=here)
+    if say is not None:
+        engine.prepare(launch.make_run(resolved, resolved.settings()), say)
+    return accepted(resolved, engine, own_reward=own_reward, here=say is not None)
 
 
 def _apply(resolved: Resolved, problem: ConfigError) -> None:

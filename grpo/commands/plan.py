@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     launch.suit(resolved, engine)
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
-        repair.fitted(resolved, data, engine, here=False)
+        repair.fitted(resolved, data, engine)
     settings = repair.accepted(resolved, engine, here=False)
     devices = batches.devices_of(settings, engine.name)
     numbers = batches.arithmetic(settings, data.prompts if data else None, devices=devices)

@@ -96,7 +96,7 @@ def test_a_rule_of_both_engines_is_repaired_too():
 def test_a_batch_that_was_set_larger_than_the_data_shrinks():
     data = launch.Data([object()] * 103, [])  # type: ignore[list-item]
     made = resolved("--fix", "--n_gpus", "4", "--train_batch_size", "200")
-    settings = repair.fitted(made, data, VerlEngine(), here=False)
+    settings = repair.fitted(made, data, VerlEngine())
     assert settings[BATCH] == 100  # 103 prompts, in fours
     with pytest.raises(ConfigError, match="the largest that works is 100"):
         repair.fitted(resolved("--n_gpus", "4", "--train_batch_size", "200"), data, VerlEngine(), here=False)
