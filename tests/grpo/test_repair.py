@@ -99,7 +99,7 @@ def test_a_batch_that_was_set_larger_than_the_data_shrinks():
     settings = repair.fitted(made, data, VerlEngine())
     assert settings[BATCH] == 100  # 103 prompts, in fours
     with pytest.raises(ConfigError, match="the largest that works is 100"):
-        repair.fitted(resolved("--n_gpus", "4", "--train_batch_size", "200"), data, VerlEngine(), here=False)
+        repair.fitted(resolved("--n_gpus", "4", "--train_batch_size", "200"), data, VerlEngine())
 
 
 def test_a_key_that_only_verl_knows_has_no_nearest_value_for_the_embedded_engine():
