@@ -20,6 +20,7 @@ from grpo.verl_backend import failures
 from grpo.verl_backend.finishing.export import correct_saved_model, export
 from grpo.verl_backend.finishing.resume import newest_whole, resume_overrides, step_of
 from grpo.verl_backend.installation.environment import VerlEnvironment
+from grpo.verl_backend.recording import earlier
 from grpo.verl_backend.recording.records import Records
 from grpo.verl_backend.running.phases import Phases
 from grpo.verl_backend.running.process import Command, Ending, run_watched
@@ -50,7 +51,8 @@ def train(run: Run, environment: VerlEnvironment, cluster: Mapping[str, str]) ->
     with Progress(_total_steps(run), shown="console" in run.config.trainer.logger) as progress:
         for note in [*notes, *adapted]:
             progress.note(note)
-        with _metrics_log(run, resume_step, progress) as log:
+        kept = None if resume_step is None else earlier.last_recorded(run.output_dir, resume_step)
+        with _metrics_log(run, kept, progress) as log:
             records = Records(run, log, progress, resume_step=resume_step)
             ending = _watch(run, start, records, progress)
             records.poll(ended=True)
@@ -69,12 +71,13 @@ def _total_steps(run: Run) -> int:
     return schedule(run.config, read_metadata(run.train).num_rows)[1]
 
 
-def _metrics_log(run: Run, resume_step: int | None, progress: Progress) -> MetricsLog:
+def _metrics_log(run: Run, last_step: int | None, progress: Progress) -> MetricsLog:
+    """last_step: the last one whose lines stay; None: from the start."""
     config = run.config
     return MetricsLog(
         run.output_dir,
         config.trainer.logger,
-        resume_step,
+        last_step,
         project=config.trainer.project_name,
         experiment=config.trainer.experiment_name,
         config=OmegaConf.to_container(config, resolve=True),  # type: ignore[arg-type]

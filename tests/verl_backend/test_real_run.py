@@ -52,7 +52,11 @@ def test_a_run_is_killed_goes_on_and_leaves_a_model_that_opens(in_folder: Path, 
 
     metrics = lines(outputs / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [0, 1, 2, 3, 4, 5]
-    for row in metrics[1:]:
+    whole = [row for row in metrics[1:] if "critic/rewards/mean" in row]
+    # verl saves a step before it logs it: a kill in between leaves the second its rewards alone.
+    assert [row["step"] for row in whole] in ([1, 2, 3, 4, 5], [1, 3, 4, 5])
+    assert metrics[2]["reward_std"] > 0
+    for row in whole:
         # Ours is exact, verl's is the mean in float32.
         assert row["reward_mean"] == pytest.approx(row["critic/rewards/mean"], abs=1e-6)
         assert row["reward_mean"] == pytest.approx(row["reward/digits"], abs=1e-12)
@@ -61,7 +65,7 @@ def test_a_run_is_killed_goes_on_and_leaves_a_model_that_opens(in_folder: Path, 
     assert all("val_reward_mean" in metrics[step] for step in (0, 4, 5))
 
     responses = [row for row in lines(outputs / "completions.jsonl") if row["split"] == "train"]
-    assert len(responses) == 5 * 8 * 4
+    assert len(responses) == len(whole) * 8 * 4
     assert all(row["reward"] == row["parts"]["digits"] for row in responses)
     # What the log says of a step is the mean over its responses.
     third = [row["reward"] for row in responses if row["step"] == 3]

@@ -23,6 +23,7 @@ from grpo.engine import Run
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog, read_lines
 from grpo.verl_backend.recording import step_values
+from grpo.verl_backend.recording.earlier import last_recorded
 from grpo.verl_backend.recording.records import Records
 from reward_funcs import RewardError
 
@@ -44,7 +45,7 @@ class VerlRun:
         run = Run(settings.config(), settings.origins, folder, None, val, algorithm="gspo", recipe="demo")
         self.screen = io.StringIO()
         self.progress = Progress(4, Console(file=self.screen, width=200))
-        self.log = MetricsLog(folder, [], resume_step)
+        self.log = MetricsLog(folder, [], None if resume_step is None else last_recorded(folder, resume_step))
         self.records = Records(run, self.log, self.progress, resume_step=resume_step)
 
     def logs(self, step: int, data: Mapping[str, Any]) -> None:
@@ -310,6 +311,36 @@ def test_a_resumed_run_goes_on_after_its_checkpoint_and_keeps_its_start(tmp_path
     summary = run.records.finish(tmp_path)
     assert summary["accuracy"] == {"start": 0.5}
     assert 20 <= summary["seconds"] < 25
+
+
+def test_what_an_attempt_was_killed_before_writing_down_is_recorded_by_the_next(tmp_path: Path):
+    first = VerlRun(tmp_path)
+    a_step(first, 1)
+    first.logs(1, {"timing_s/step": 10.0})
+    first.records.poll()
+    a_step(first, 2)
+    first.log.completions(2, [{"uid": 0, "split": "train"}])  # the launcher dies here
+    first.log.close()
+    first.logs(2, {"timing_s/step": 11.0, "actor/pg_loss": 0.25})
+    first.calls(
+        *({"key": f"{u}_{i}", "step": 3, "score": float(i), "parts": {"digits": 3.0}} for u in "CD" for i in (0, 1))
+    )
+    # verl dies here: the third step is saved, and neither dumped nor logged
+    run = VerlRun(tmp_path, resume_step=3)
+    one, two, three = run.metrics()
+    assert (one["step"], two["step"], two["policy_loss"], two["seconds_per_step"]) == (1, 2, 0.25, 11.0)
+    of_rewards = {"reward_mean": 0.5, "zero_std_fraction": 0.0, "reward_errors": 0.0, "reward/digits": 3.0}
+    assert three.pop("reward_std") == pytest.approx(math.sqrt(0.5))
+    assert {name: three[name] for name in ("step", "response_length", *of_rewards)} == {
+        "step": 3, "response_length": 3.0, **of_rewards,
+    }  # fmt: skip
+    assert [row["step"] for row in run.completions()] == [1] * 4 + [2] * 4  # of step 3 no text was kept
+    assert "step 3: verl was ended after its save and before its line of metrics" in run.screen.getvalue()
+    a_step(run, 4)
+    run.logs(4, {"timing_s/step": 7.0})
+    run.records.poll(ended=True)
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4]
+    assert run.records.finish(tmp_path)["seconds"] < 30
 
 
 def test_a_run_that_only_lacks_its_export_still_knows_its_last_evaluation(tmp_path: Path):

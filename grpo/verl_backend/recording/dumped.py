@@ -31,6 +31,19 @@ def lines_of(rows: Sequence[Row], calls: Sequence[Row], failed: Sequence[Row], s
     return [{"uid": number[group], **line, "split": split} for group, _, line in found]
 
 
+def lines_of_calls(calls: Sequence[Row]) -> list[dict[str, Any]]:
+    """What step_values asks of a line, from the reward calls of a step alone."""
+    number: dict[str, int] = {}
+    return [
+        {
+            "uid": number.setdefault(str(call["key"]).rpartition("_")[0], len(number)),
+            "reward": call["score"],
+            "parts": call["parts"],
+        }
+        for call in calls
+    ]
+
+
 def _group(row: Row) -> str:
     """verl's uid is PROMPT_SESSION_OUTPUT; its older trainer writes none, and there a prompt is its text."""
     return str(row["uid"]).rsplit("_", 2)[0] if "uid" in row else str(row["input"])

@@ -6,7 +6,6 @@ write down each call (inside/scoring.py); `Records.poll` joins the three. Leaves
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
@@ -14,22 +13,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from grpo.engine import EngineError, Run
-from grpo.metrics.history import read_history
 from grpo.metrics.live import Progress
-from grpo.metrics.log import COMPLETIONS, MetricsLog, parse_line
+from grpo.metrics.log import MetricsLog
 from grpo.metrics.names import with_both_names
 from grpo.metrics.outcome import Outcome
-from grpo.verl_backend.recording import step_values
-from grpo.verl_backend.recording.dumped import lines_of
+from grpo.verl_backend.recording import earlier, step_values
+from grpo.verl_backend.recording.dumped import lines_of, lines_of_calls
 from grpo.verl_backend.recording.tails import Dump, Tail
 from grpo.verl_backend.settings.reward_settings import CALLS
 from reward_funcs import RewardError
-
-VERL_METRICS = "verl_metrics.jsonl"  # VERL_FILE_LOGGER_PATH
-DUMPS = {"train": "rollouts", "val": "validation"}  # trainer.rollout_data_dir, trainer.validation_data_dir
 
 
 @dataclass
@@ -41,10 +37,12 @@ class _Batch:
 
 
 class Records:
-    """Made before verl starts: files of an earlier attempt that verl is going to write again are removed.
+    """Made before verl starts: what an earlier attempt did not write down any more is recorded, and its files that verl
+    is going to write again are removed.
 
-    resume_step: of the checkpoint that verl goes on from (None: from the start); `log` was opened with it. Call `poll`
-    a few times a second, `poll(ended=True)` when verl has ended, however it did, and `finish` when it ended well.
+    resume_step: of the checkpoint that verl goes on from (None: from the start); `log` was opened with the last step
+    that it has. Call `poll` a few times a second, `poll(ended=True)` when verl has ended, however it did, and `finish`
+    when it ended well.
     """
 
     def __init__(self, run: Run, log: MetricsLog, progress: Progress, *, resume_step: int | None = None) -> None:
@@ -59,14 +57,16 @@ class Records:
         self.seen = 0  # rows read so far, of any kind: it grows as long as verl does something
         self.outcome = Outcome()
         self._last_evaluation: tuple[dict[str, float], list[dict[str, Any]]] | None = None
-        self._remove_what_comes_again()
-        self._metrics = Tail(run.output_dir / VERL_METRICS)
+        self._metrics = Tail(run.output_dir / earlier.VERL_METRICS)
         self._workers: dict[Path, Tail] = {}
         self._calls: dict[str, dict[str, Any]] = {}  # key of a response -> its reward call, until its dump comes
         self._batches: dict[tuple[str, int], _Batch] = defaultdict(_Batch)
         self._waiting: list[tuple[int, dict[str, Any], dict[str, Dump]]] = []  # steps that wait for their dumps
         self._phase = ""
         self._told_of_errors = self._told_of_missing = False
+        if resume_step is not None:
+            self._record_what_was_left(earlier.last_recorded(run.output_dir, resume_step), resume_step)
+        earlier.remove_what_comes_again(run.output_dir, resume_step)
         self._seconds_before = self._take_up() if resume_step is not None else 0.0
         self._began = time.monotonic()
 
@@ -83,8 +83,11 @@ class Records:
             step, logged = int(row["step"]), row["data"]
             if self._resume_step is None or step > self._resume_step:
                 self._waiting.append((step, logged, self._dumps_of(step, logged)))
-        while self._waiting and self._record(*self._waiting[0], ended=ended or len(self._waiting) > 1):
-            self._waiting.pop(0)
+        while self._waiting:
+            values = self._record(*self._waiting[0], ended=ended or len(self._waiting) > 1)
+            if values is None:
+                break
+            self._show_step(self._waiting.pop(0)[0], values)
 
     def finish(self, checkpoint: Path) -> dict[str, Any]:
         """The contents of summary.json, with the embedded engine's keys, after `poll(ended=True)`."""
@@ -105,30 +108,11 @@ class Records:
             "example": self.outcome.example(),
         }
 
-    def _remove_what_comes_again(self) -> None:
-        out, kept = self._run.output_dir, self._resume_step or 0
-        (out / VERL_METRICS).unlink(missing_ok=True)
-        for path in (out / CALLS).glob("*.jsonl"):
-            path.unlink()
-        for name in DUMPS.values():
-            for path in (out / name).glob("*.jsonl"):
-                if path.stem.isdigit() and (self._resume_step is None or int(path.stem) > kept):
-                    path.unlink()
-
     def _take_up(self) -> float:
         """Remember the first and the last evaluation of the earlier attempts; the seconds that the kept steps took."""
-        evaluations: dict[int, list[dict[str, Any]]] = {}
-        with open(self._run.output_dir / COMPLETIONS, "rb") as file:
-            for line in file:
-                row = parse_line(line) if b'"split": "val"' in line else None
-                if row is not None and row["split"] == "val":
-                    if row["step"] not in evaluations:
-                        evaluations = {step: lines for step, lines in evaluations.items() if step == 0}
-                    evaluations.setdefault(row["step"], []).append(row)
-        for step, lines in evaluations.items():
+        for step, lines in earlier.evaluations(self._run.output_dir).items():
             self._note_evaluation(step, step_values.of_validation(lines), lines)
-        seconds = read_history(self._run.output_dir).get("seconds_per_step")
-        return math.fsum(seconds.values) if seconds else 0.0
+        return earlier.seconds(self._run.output_dir)
 
     def _note_evaluation(self, step: int, measured: dict[str, float], lines: list[dict[str, Any]]) -> None:
         if step == 0:
@@ -141,14 +125,19 @@ class Records:
         split = "val" if call["split"] == "val" else "train"
         if call["step"] is None:
             call["step"] = self.step + (split == "train")
+        batch = self._keep(call, split)
+        if call["score"] is None:
+            self._check_errors(split, call["step"], batch)
+        self._show(split, call["step"], batch)
+
+    def _keep(self, call: dict[str, Any], split: str) -> _Batch:
         batch = self._batches[split, call["step"]]
         batch.calls += 1
         if call["key"] is not None:
             self._calls[call["key"]] = call
         if call["score"] is None:
             batch.failed.append(call)
-            self._check_errors(split, call["step"], batch)
-        self._show(split, call["step"], batch)
+        return batch
 
     def _total(self, split: str) -> int:
         """How many responses a batch has."""
@@ -192,16 +181,18 @@ class Records:
         """The dumps that verl makes of what this line of metrics is about."""
         evaluated = any(name.startswith("val-") for name in logged)
         splits = [*(["train"] if step > 0 else []), *(["val"] if evaluated else [])]
-        return {split: Dump(self._run.output_dir / DUMPS[split] / f"{step}.jsonl") for split in splits}
+        return {split: Dump(self._run.output_dir / earlier.DUMPS[split] / f"{step}.jsonl") for split in splits}
 
-    def _record(self, step: int, logged: Mapping[str, Any], dumps: dict[str, Dump], *, ended: bool) -> bool:
-        """Write a step's lines; False when its dumps are not whole yet."""
+    def _record(
+        self, step: int, logged: Mapping[str, Any], dumps: dict[str, Dump], *, ended: bool
+    ) -> dict[str, float] | None:
+        """Write a step's lines and give its values; None when its dumps are not whole yet."""
         found: dict[str, list[dict[str, Any]]] = {}
         for split, dump in dumps.items():
             batch = self._batches[split, step]
             rows = dump.rows(batch.calls - len(batch.failed) or None, ended=ended)
             if rows is None:
-                return False
+                return None
             found[split] = rows
         values = step_values.numbers(logged)
         lines: list[dict[str, Any]] = []
@@ -209,6 +200,10 @@ class Records:
             batch = self._batches.pop((split, step))
             lines += self._finish_split(split, step, rows, batch, values)
         values.pop("training/global_step", None)  # the line's own step
+        self._write(step, lines, values)
+        return values
+
+    def _write(self, step: int, lines: list[dict[str, Any]], values: dict[str, float]) -> None:
         try:
             self._log.completions(step, lines)
             self._log.step(step, values)
@@ -216,14 +211,37 @@ class Records:
             raise EngineError(f"{error}; free some space and start again: it goes on from the last save") from error
         self.step = step
         self._calls = {key: call for key, call in self._calls.items() if call["step"] > step}
+
+    def _show_step(self, step: int, values: dict[str, float]) -> None:
         if step == 0:
             evaluated = {name: values[f"val_{name}"] for name in ("accuracy", "reward_mean")}
-            self._enter("evaluate", len(lines))
-            self._progress.advance(len(lines), **evaluated)
+            total = self._total("val")
+            self._enter("evaluate", total)
+            self._progress.advance(total, **evaluated)
         else:
             self._enter("train", self._progress.total_steps)
             self._progress.step(step, with_both_names(values))
-        return True
+
+    def _record_what_was_left(self, recorded: int, saved: int) -> None:
+        """Record the steps after `recorded` up to the checkpoint: verl saves a step before it evaluates, logs and dumps
+        it. Where it was ended in between, the step's reward calls are all there is."""
+        for call in earlier.calls(self._run.output_dir):
+            if recorded < call["step"] <= saved:
+                self._keep(call, "val" if call["split"] == "val" else "train")
+        for row in Tail(self._run.output_dir / earlier.VERL_METRICS).rows():
+            if recorded < int(row["step"]) <= saved:
+                recorded = int(row["step"])
+                self._record(recorded, row["data"], self._dumps_of(recorded, row["data"]), ended=True)
+        for step in range(max(recorded, 0) + 1, saved + 1):
+            found = [call for call in self._calls.values() if call["step"] == step and call["split"] != "val"]
+            batch = self._batches.pop(("train", step), _Batch())
+            if found:
+                lengths = {"response_length": fmean(call["length"] for call in found)}
+                values = step_values.of_training(lines_of_calls(found), errors=len(batch.failed))
+                self._write(step, [], values | lengths)
+            known = "of it its rewards alone are known" if found else "nothing of it is known"
+            self._progress.note(f"step {step}: verl was ended after its save and before its line of metrics; {known}")
+        self.step = saved
 
     def _finish_split(
         self, split: str, step: int, rows: Sequence[Mapping[str, Any]], batch: _Batch, values: dict[str, float]
