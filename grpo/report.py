@@ -112,7 +112,7 @@ def _curves(history: History) -> Iterator[dict[str, Any]]:
     """A drawing and its caption for every metric of the table that was measured, then for the parts of the reward."""
     from grpo.metrics.curves import curve
 
-    parts = sorted(name for name in history if name.startswith(PART))[:_PARTS]
+    parts = sorted(name for name in history if name.startswith(PART) and name not in BY_NAME)[:_PARTS]
     for number, name in enumerate([*(metric.name for metric in TABLE if metric.curve), *parts]):
         series = history.get(name)
         if not series or not series.steps:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reward_funcs.errors import Failed, NotScored, RewardError
-from reward_funcs.returns import Attempt, Score
+from reward_funcs.returns import ERRORS, Attempt, Score
 from reward_funcs.score import Reward, Sample, last_line, shown_traceback
 
 
@@ -87,12 +87,12 @@ class Combined:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the parts; one that comes again is numbered: cosine, cosine_2."""
-    found: list[str] = []
+    """The names of the parts; one that comes again, or that is taken, is numbered: cosine, cosine_2."""
+    found = [ERRORS]
     for name in names:
         again = sum(other == name or other.rpartition("_")[0] == name for other in found)
         found.append(f"{name}_{again + 1}" if name in found else name)
-    return tuple(found)
+    return tuple(found[1:])
 
 
 def _listed(weights: Sequence[float]) -> str:

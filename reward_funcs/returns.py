@@ -24,17 +24,20 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)
 
 
+ERRORS = "errors"  # no part has this name: reward/errors counts the calls that failed
 Attempt = Score | BaseException  # what became of one call
 
 
 def checked(result: Any, place: str) -> Score:
     """What a reward returned for one response, as a Score; raises RewardError. place: the reward, for the message."""
     if isinstance(result, Score):
+        _check_names(result.parts, place)
         return Score(_finite(_number(result.score), result.score, place), dict(result.parts))
     if isinstance(result, Mapping):
         if "score" not in result:
             raise RewardError(f"{place} returned a dict without 'score': it has {_listed(result)}")
         parts = {str(name): _number(value) for name, value in result.items() if name != "score"}
+        _check_names(parts, place)
         for name, value in parts.items():
             if value is not None and not math.isfinite(value):
                 raise RewardError(f"{place} returned {value} for the part '{name}'; parts have to be finite numbers")
@@ -42,6 +45,14 @@ def checked(result: Any, place: str) -> Score:
         named = {name: value for name, value in parts.items() if value is not None}  # text cannot be a curve
         return Score(_finite(score, result["score"], place), named)
     return Score(_finite(_number(result), result, place))
+
+
+def _check_names(parts: Mapping[str, Any], place: str) -> None:
+    """The curve of a part is reward/NAME."""
+    if ERRORS in parts:
+        raise RewardError(
+            f"{place} returned a part '{ERRORS}': reward/{ERRORS} is the count of failed reward calls; rename it"
+        )
 
 
 def checked_list(result: Any, count: int, place: str) -> list[Attempt]:

@@ -29,7 +29,7 @@ from grpo.engine import EngineError
 def measured(sampled: Sampled) -> dict[str, float]:
     """What the step says about its rewards, as they were returned, over all that was sampled.
 
-    A response whose reward failed counts in no mean but `reward_errors`; neither does a group with fewer than two
+    A response whose reward failed counts in no mean but `reward/errors`; neither does a group with fewer than two
     rewards in those about groups.
     """
     scores, rollouts = sampled.scores, sampled.rollouts
@@ -38,7 +38,7 @@ def measured(sampled: Sampled) -> dict[str, float]:
         "reward_mean": rewards[scored].mean(),
         "reward_std": group_std(rewards[valid], rollouts.uid[valid]),
         "zero_std_fraction": zero_std_fraction(rewards[valid], rollouts.uid[valid]),
-        "reward_errors": float(scores.errors),
+        "reward/errors": float(scores.errors),
         "response_clip_fraction": rollouts.truncated.float().mean(),
     }
     for name in sorted({name for parts in scores.parts for name in parts}):

@@ -173,7 +173,7 @@ TABLE: tuple[Metric, ...] = (
         "rises to 0", "上升到 0",
     ),
     Metric(
-        "reward_errors", None, "calls", "failed reward calls", "奖励函数失败次数",
+        "reward/errors", None, "calls", "failed reward calls", "奖励函数失败次数",
         "reward calls of the step that failed; their responses are left out of the update",
         "本步失败的奖励调用次数；对应的回答不参与更新",
         "0", "0",

@@ -267,6 +267,6 @@ _RULES: dict[str, Callable[[Trend, History], Said]] = {
 }
 # Rules that need no trend.
 _SHORT_RULES: dict[str, Callable[[Sequence[float]], Said]] = {
-    "reward_errors": _reward_errors,
+    "reward/errors": _reward_errors,
     "val_accuracy": _val_accuracy,
 }

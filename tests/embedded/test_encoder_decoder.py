@@ -288,7 +288,7 @@ def test_two_steps_of_the_real_command(family, in_folder, capsys):  # S1-01, S1-
     assert [line["step"] for line in steps] == [0, 1, 2]
     assert steps[1]["grad_norm"] > 0
     assert steps[1]["reward_std"] > 0
-    assert steps[1]["reward_errors"] == 0
+    assert steps[1]["reward/errors"] == 0
     assert abs(steps[1]["ppo_kl"]) < 0.05  # the first pass measures nothing against itself; dropout would show here
     before, after = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (folder, "outputs/checkpoints/final"))
     assert any(not torch.equal(*pair) for pair in zip(before.parameters(), after.parameters(), strict=True))

@@ -57,7 +57,7 @@ def make_run(folder: Path, steps: int, *, attack: str = "", finished: bool = Tru
                     "grad_norm": math.nan if step == 3 else abs(noise.gauss(0.8, 0.2)),
                     "lr": 1e-4,
                     "zero_std_fraction": 0.2 + 0.3 * share,
-                    "reward_errors": 0,
+                    "reward/errors": 0,
                     "reward/format": 0.9,
                     "tokens_per_second": 5200 + noise.gauss(0, 100),
                     "seconds_per_step": 0.6 + noise.gauss(0, 0.02),

@@ -75,9 +75,9 @@ def test_verls_names_are_those_that_verl_logs() -> None:
 
 def test_a_step_is_one_line_with_both_names(tmp_path: Path) -> None:
     with MetricsLog(tmp_path) as log:
-        log.step(1, {"reward_mean": 0.5, "reward_errors": 0, "entropy": None})
+        log.step(1, {"reward_mean": 0.5, "reward/errors": 0, "entropy": None})
     text = (tmp_path / "metrics.jsonl").read_text()
-    assert text == '{"step": 1, "reward_mean": 0.5, "reward_errors": 0, "critic/rewards/mean": 0.5}\n'
+    assert text == '{"step": 1, "reward_mean": 0.5, "reward/errors": 0, "critic/rewards/mean": 0.5}\n'
 
 
 def test_nan_and_infinity_are_null_and_counted_once(tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ def test_functions_of_files_stand_beside_names(write):
     assert reward("m", "", "") == Score(120.0, {"format": 0.0, "strict": 2.0, "mine": 1.0})  # the file's own is last
 
 
+def test_a_function_called_errors_does_not_take_the_name_of_their_count(write):
+    path = write("def errors(solution_str):\n    return 2\n", "mine.py")
+    assert build_reward(names=f"format,{path}:errors")("m", "", "").parts == {"format": 0.0, "errors_2": 2.0}
+
+
 def test_one_reward_alone_stays_what_it_was(write):
     path = write("def compute_score(solution_str):\n    return 3\n", "mine.py")
     for given in ({}, {"file": path}, {"function": lambda solution_str: 3}):

@@ -73,6 +73,8 @@ def test_named_parts_are_kept_as_floats_and_text_is_left_out():
         ({"score": "1"}, "returned '1'"),
         ({"score": {"score": 1}}, "dict"),
         ({"score": 1.0, "format": math.nan}, "nan for the part 'format'"),
+        ({"score": 1.0, "errors": 2}, "a part 'errors': reward/errors is the count of failed reward calls"),
+        (Score(1.0, {"errors": 2.0}), "a part 'errors': reward/errors is the count of failed reward calls"),
         (1 + 0j, "complex"),
         (np.array([1.0]), "ndarray"),
         (np.float32("nan"), "nan"),

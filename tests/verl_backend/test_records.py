@@ -129,7 +129,7 @@ def test_a_step_has_our_metrics_under_both_names_and_verls_others_beside_them(tm
     assert line.pop("reward/digits") == 3.0  # the mean of those three that have it
     assert line == {
         "step": 1, "epoch": 0, "training/epoch": 0, "nonfinite": 1,
-        "zero_std_fraction": 0.5, "reward_errors": 0.0, "critic/rewards/mean": 0.3,
+        "zero_std_fraction": 0.5, "reward/errors": 0.0, "critic/rewards/mean": 0.3,
         "policy_loss": -0.5, "actor/pg_loss": -0.5, "kl_loss": None, "actor/kl_loss": None,
         "response_length": 6.25, "response_length/mean": 6.25, "response_length/max": 16.0,
         "response_clip_fraction": 0.25, "response_length/clip_ratio": 0.25,
@@ -187,7 +187,7 @@ def test_a_failed_call_counts_in_no_mean_and_its_row_has_no_reward(tmp_path: Pat
     run.logs(1, {"response_length/max": 16.0, "response_length/clip_ratio": 0.5})
     run.records.poll()
     (line,) = run.metrics()
-    assert (line["reward_mean"], line["reward_errors"], line["response_clip_fraction"]) == (0.5, 1.0, 0.25)
+    assert (line["reward_mean"], line["reward/errors"], line["response_clip_fraction"]) == (0.5, 1.0, 0.25)
     assert line["reward_std"] == pytest.approx(math.sqrt(0.125))  # B alone: A's other response compares with nothing
     assert [(row["uid"], row["response"], row["reward"]) for row in run.completions()] == [
         (0, f"r {A}_0_0", 1.0), (0, "?", None), (1, f"r {B}_0_0", 0.0), (1, f"r {B}_1_0", 0.5),
@@ -329,7 +329,7 @@ def test_what_an_attempt_was_killed_before_writing_down_is_recorded_by_the_next(
     run = VerlRun(tmp_path, resume_step=3)
     one, two, three = run.metrics()
     assert (one["step"], two["step"], two["policy_loss"], two["seconds_per_step"]) == (1, 2, 0.25, 11.0)
-    of_rewards = {"reward_mean": 0.5, "zero_std_fraction": 0.0, "reward_errors": 0.0, "reward/digits": 3.0}
+    of_rewards = {"reward_mean": 0.5, "zero_std_fraction": 0.0, "reward/errors": 0.0, "reward/digits": 3.0}
     assert three.pop("reward_std") == pytest.approx(math.sqrt(0.5))
     assert {name: three[name] for name in ("step", "response_length", *of_rewards)} == {
         "step": 3, "response_length": 3.0, **of_rewards,

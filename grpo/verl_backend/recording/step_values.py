@@ -22,13 +22,13 @@ def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
 
 
 def of_training(lines: Sequence[Line], *, errors: int) -> dict[str, float]:
-    """Of a step's responses; those whose reward failed (reward None) count in no mean but `reward_errors`."""
+    """Of a step's responses; those whose reward failed (reward None) count in no mean but `reward/errors`."""
     stds = [_std(group) for group in groups(lines).values() if len(group) > 1]
     values = {
         "reward_mean": _mean([line["reward"] for line in lines if line["reward"] is not None]),
         "reward_std": _mean(stds),
         "zero_std_fraction": _mean([float(std == 0) for std in stds]),
-        "reward_errors": float(errors),
+        "reward/errors": float(errors),
     }
     for name in sorted({name for line in lines for name in line["parts"]}):
         values[PART + name] = _mean([line["parts"][name] for line in lines if name in line["parts"]])
