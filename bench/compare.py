@@ -92,7 +92,8 @@ def roofline(shape: Shape, run: dict[str, Any], vocabulary: int, threads: int) -
         "import json, sys; from dataclasses import asdict; from roofline import *; from shapes import SHAPES, Shape\n"
         "given = json.load(sys.stdin); shape = Shape(**given['shape'])\n"
         "work = work_of(shape, given['prompts'], given['responses'], given['vocabulary'])\n"
-        "here = measured(given['threads'])\n"
+        "tokens = sum(given['prompts']) + sum(given['responses'])\n"
+        "here = measured(given['threads'], shape, tokens, given['vocabulary'])\n"
         "print(json.dumps({'work': asdict(work), 'machine': asdict(here), 'seconds': least_seconds(work, here)}))"
     )
     given = {"shape": vars(shape), "vocabulary": vocabulary, "threads": threads} | run["last_step"]

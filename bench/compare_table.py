@@ -77,7 +77,8 @@ def _roofline(name: str, part: dict[str, Any], seconds: float) -> str:
     share = least["step"] / seconds
     return (
         f"Roofline: {flops / 1e9:,.0f} GFLOP and {work['decode_bytes'] / 1e9:,.1f} GB read in decoding; this machine "
-        f"makes {here['gemm'] / 1e9:,.0f} GFLOP/s and reads {here['bandwidth'] / 1e9:,.1f} GB/s, so a step takes "
+        f"makes {here['gemm'] / 1e9:,.0f} GFLOP/s in products of these sizes ({here['large'] / 1e9:,.0f} in large "
+        f"ones) and reads {here['bandwidth'] / 1e9:,.1f} GB/s, so a step takes "
         f"{least['step']:.2f} s at least (sampling {least['sample']:.2f}, reference {least['reference']:.2f}, update "
         f"{least['update']:.2f}). Ours is at {share:.0%} of that{_aim(share, SHARES.get(name), '{:.0%}')}."
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from shapes import Shape
 
+MOST_ROWS = 2048  # a product of more rows is no faster
+
 
 @dataclass(frozen=True)
 class Work:
@@ -29,8 +31,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """gemm: FLOP/s of large products in fp32; bandwidth: bytes/s read by all threads."""
+    """FLOP/s in fp32 of large products, and of products of the model's own sizes over a step's tokens; bandwidth:
+    bytes/s read by all threads."""
 
+    large: float
     gemm: float
     bandwidth: float
 
@@ -38,7 +42,7 @@ class Machine:
 def work_of(shape: Shape, prompts: Sequence[int], responses: Sequence[int], vocabulary: int) -> Work:
     """prompts: tokens of each; responses: tokens of each, n of a prompt side by side; weights and cache in fp32."""
     width = shape.hidden // shape.heads
-    dense = shape.hidden * (2 * shape.heads + 2 * shape.kv_heads) * width + 3 * shape.hidden * shape.inner
+    dense = sum(inputs * outputs * many for inputs, outputs, many in products_of(shape, 0)) // shape.layers
     head = 2 * vocabulary * shape.hidden
     per_token, per_pair = 2 * shape.layers * dense, 4 * shape.layers * shape.heads * width
     longest = [max(responses[i * shape.n : (i + 1) * shape.n]) for i in range(len(prompts))]
@@ -57,19 +61,44 @@ def work_of(shape: Shape, prompts: Sequence[int], responses: Sequence[int], voca
     return Work(forward, forward, 3 * forward, max(longest) * weights + cache)
 
 
-def measured(threads: int) -> Machine:
-    """The machine's own figures, the best of several tries each."""
+def products_of(shape: Shape, vocabulary: int) -> list[tuple[int, int, int]]:
+    """(inputs, outputs, how many) of the linear layers that every token goes through."""
+    width = shape.hidden // shape.heads
+    return [
+        (shape.hidden, shape.heads * width, 2 * shape.layers),  # of the queries, and of what attention puts out
+        (shape.hidden, shape.kv_heads * width, 2 * shape.layers),
+        (shape.hidden, shape.inner, 2 * shape.layers),
+        (shape.inner, shape.hidden, shape.layers),
+        (shape.hidden, vocabulary, 1),
+    ]
+
+
+def measured(threads: int, shape: Shape, tokens: int, vocabulary: int) -> Machine:
+    """The machine's own figures, the best of several tries each. tokens: rows of the products of these sizes."""
     import torch
 
     torch.set_num_threads(threads)
-    a, b = torch.rand(2048, 1024), torch.rand(1024, 2048)
-    seconds = _fastest(lambda: torch.mm(a, b))
     big = torch.rand(64 * 2**20)  # 256 MiB: no cache holds it
-    return Machine(2 * 2048 * 1024 * 2048 / seconds, big.numel() * 4 / _fastest(lambda: big.sum()))
+    bandwidth = big.numel() * 4 / _fastest(lambda: big.sum())
+    large = _product_seconds(2048, 1024, 2048)
+    rows, flops, seconds = min(tokens, MOST_ROWS), 0.0, 0.0
+    for inputs, outputs, many in products_of(shape, vocabulary):
+        # A third of a step's products each: forward, the gradient of the inputs, the gradient of the weights.
+        for sizes in ((rows, inputs, outputs), (rows, outputs, inputs), (inputs, rows, outputs)):
+            flops += many * 2.0 * rows * inputs * outputs
+            seconds += many * _product_seconds(*sizes)
+    return Machine(2 * 2048 * 1024 * 2048 / large, flops / seconds, bandwidth)
+
+
+def _product_seconds(rows: int, inner: int, columns: int) -> float:
+    import torch
+
+    a, b, out = torch.rand(rows, inner), torch.rand(inner, columns), torch.empty(rows, columns)
+    return _fastest(lambda: torch.mm(a, b, out=out))
 
 
 def least_seconds(work: Work, machine: Machine) -> dict[str, float]:
-    """The shortest time of each phase: its FLOPs at the rate of large products; of sampling also what it reads."""
+    """The shortest time of each phase: its FLOPs at the rate of such products; of sampling also what it reads."""
     found = {
         "sample": max(work.sample / machine.gemm, work.decode_bytes / machine.bandwidth),
         "reference": work.reference / machine.gemm,

@@ -1,4 +1,5 @@
-"""Which models decode by llama_decoding.py: those of Llama's build, once a try has shown the same logits."""
+"""Which models are run by what is written out for Llama's build: llama_decoding.py, once a try has shown the same
+logits, and llama_reading.py, which packing tries."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from grpo.embedded.decoding import CachedDecoding
 from grpo.embedded.llama_decoding import LlamaDecoding
@@ -19,10 +20,23 @@ BUILD = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalL
 ROPES = ("default", "linear", "llama3", "yarn")
 
 
+def of_build(model: PreTrainedModel) -> bool:
+    """Whether its layers look like Llama's; that they compute the same is for a try to show."""
+    return type(model) in BUILD and not getattr(model, "is_quantized", False)
+
+
+def can_be_read_out(policy: Policy) -> bool:
+    """Whether llama_reading.py is worth a try: on a CPU in float32; elsewhere sums stay in float32 and products not."""
+    if policy.device.type != "cpu" or policy.dtype != torch.float32 or not of_build(policy.model):
+        return False
+    gates = (layer.mlp.act_fn for layer in policy.model.model.layers)
+    return all(type(gate).__name__ in ("SiLU", "SiLUActivation") for gate in gates)
+
+
 def can_be_written_out(policy: Policy) -> bool:
     """Try it on a few tokens, within the policy's arithmetic(). A model of this build that differs is warned about."""
     model = policy.model
-    if type(model) not in BUILD or getattr(model, "is_quantized", False):
+    if not of_build(model):
         return False
     if model.model.rotary_emb.rope_type not in ROPES:
         return False

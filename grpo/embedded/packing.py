@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -99,17 +99,28 @@ def _runs(lengths: list[int]) -> Runs:
     return tuple((kept.count(length), length) for length in sorted(set(kept), reverse=True))
 
 
+def read_row(model: PreTrainedModel, layout: Layout) -> Tensor:
+    """The hidden states before the output layer, [N, D], by transformers' forward pass."""
+    with packed(model, layout):
+        hidden = model.base_model(input_ids=layout.ids, position_ids=layout.positions, use_cache=False)[0][0]  # [T, D]
+    return hidden.index_select(0, layout.rows)
+
+
 def packed_log_probs(
-    model: PreTrainedModel, layout: Layout, shape: torch.Size, *, temperature: float, entropy: str | None
+    model: PreTrainedModel,
+    layout: Layout,
+    shape: torch.Size,
+    *,
+    temperature: float,
+    entropy: str | None,
+    read: Callable[[PreTrainedModel, Layout], Tensor] = read_row,
 ) -> tuple[Tensor, Tensor | None]:
     """log_prob and entropy of the packed response tokens at their places in `shape`, [B, R]; 0 elsewhere."""
     head = head_of(model)
     if head is None or model.base_model is model:
         raise NotExact("no output layer of its own")
-    with packed(model, layout):
-        hidden = model.base_model(input_ids=layout.ids, position_ids=layout.positions, use_cache=False)[0][0]  # [T, D]
     chosen, of_rows = chosen_log_probs(
-        hidden.index_select(0, layout.rows),
+        read(model, layout),
         head,
         layout.tokens,
         layout.row_of,

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,21 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpo.algorithm import entropy_of, log_probs_of
+from grpo.embedded import llama_reading, packing
 from grpo.embedded.adapter import TRAINED, matrices, using
 from grpo.embedded.cache import growing_cache
 from grpo.embedded.decoding import CachedDecoding, Decoding
 from grpo.embedded.llama_decoding import LlamaDecoding
-from grpo.embedded.llama_like import can_be_written_out
-from grpo.embedded.packing import NotExact, lay_out, packed_log_probs, probe_batch, recompute_contexts, window_of
+from grpo.embedded.llama_like import can_be_read_out, can_be_written_out
+from grpo.embedded.packing import (
+    Layout,
+    NotExact,
+    lay_out,
+    packed_log_probs,
+    probe_batch,
+    recompute_contexts,
+    window_of,
+)
 from grpo.engine import EngineError
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ class Policy:
                 layer.training = True  # and from then on bitsandbytes passes no gradient through it
         self._recomputed: list[torch.nn.Module] = []
         self._packs: bool | None = None  # not tried yet
+        self._read = packing.read_row
         self._writes_out: bool | None = None  # likewise
         self._window = window_of(self.model)
         self._last_logits_only = "logits_to_keep" in inspect.signature(self.model.forward).parameters
@@ -152,8 +162,9 @@ class Policy:
             if packs:
                 layout = lay_out(prompt_ids, prompt_mask, response_ids, response_mask)
                 if layout.longest <= self._window:
-                    shape = response_ids.shape
-                    return packed_log_probs(self.model, layout, shape, temperature=temperature, entropy=entropy)
+                    how: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
+                    how["read"] = packing.read_row if recomputing else self._read
+                    return packed_log_probs(self.model, layout, response_ids.shape, **how)
             if n > 1 and not recomputing and self._can_share_prompts():
                 logits = self._logits_shared(prompt_ids, prompt_mask, response_ids, response_mask, n)
             else:
@@ -164,12 +175,15 @@ class Policy:
     def packs(self) -> bool:
         """Whether this model may be given a batch in one row without padding; tried once, outside arithmetic()."""
         if self._packs is None:
-            self._packs = bool(self._window) and self._packing_is_exact()
+            readers = [llama_reading.read_row] if can_be_read_out(self) else []
+            exact = (read for read in (*readers, packing.read_row) if self._window and self._packing_is_exact(read))
+            reader = next(exact, None)
+            self._packs, self._read = reader is not None, reader or packing.read_row
         return self._packs
 
-    def _packing_is_exact(self) -> bool:
+    def _packing_is_exact(self, read: Callable[[PreTrainedModel, Layout], torch.Tensor]) -> bool:
         probe = probe_batch(self.model.config.get_text_config().vocab_size, self.device)
-        how: dict[str, Any] = {"temperature": 1.0, "entropy": None}
+        how: dict[str, Any] = {"temperature": 1.0, "entropy": None, "read": read}
         with self.arithmetic(), torch.no_grad():
             try:
                 ours, _ = packed_log_probs(self.model, lay_out(*probe), probe[2].shape, **how)

@@ -15,8 +15,11 @@ PROCESS = {"cpu": 440 * MB, "gpu": 600 * MB}
 # What autograd keeps of one token in one layer, in numbers: times hidden, query, key and inner width. Of a Llama-like
 # layer the inputs, normed values and outputs of two norms, four values of the MLP, and what attention keeps: the
 # packed attention of the embedded engine (measured) more of the queries' width than flash-attention does (counted).
+# Where the layers are written out (grpo/embedded/llama_reading.py): inputs and outputs of two norms, gate, up and their
+# product, and of attention what goes in and comes out (counted).
 KEPT = {
     "embedded": {"hidden": 6.0, "query": 9.0, "kv": 2.0, "inner": 4.0},
+    "written out": {"hidden": 4.0, "query": 2.0, "kv": 2.0, "inner": 3.0},
     "verl": {"hidden": 6.0, "query": 4.0, "kv": 2.0, "inner": 4.0},
 }
 # With gradient checkpointing, of each layer that is not at work, times the hidden width.
@@ -36,7 +39,8 @@ LOAD_COPIES = 1.0  # of the largest weight, while a model is read
 # A cache that grows by doubling has an old half beside the new whole; on a CPU, what is not yet written takes nothing.
 CACHE_ROOM = {"cpu": 1.0, "gpu": 1.5}
 # Families whose decoding is written out: prompts are kept once for their group, and on a CPU the weights are laid out
-# a second time for products of few rows (grpo/embedded/llama_like.py, few_rows.py).
+# a second time for products of few rows (grpo/embedded/llama_like.py, few_rows.py). On a CPU in float32 their layers
+# are written out for the update as well.
 WRITTEN_OUT = ("llama", "mistral", "qwen2", "qwen3")
 FEW_ROWS_WORTH = 8  # tokens of a response from which on that is done
 BUDGET = 128 * 10**6  # bytes of a micro-batch's activations on a CPU: grpo/embedded/memory.py

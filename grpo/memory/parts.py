@@ -25,7 +25,7 @@ class Phase:
 
 def kept(job: Job, tokens: int) -> int:
     """Bytes of what is kept of so many tokens for the backward pass, and of the gradients in the layer at work."""
-    in_layer = _numbers(job, constants.KEPT[job.engine])
+    in_layer = _numbers(job, constants.KEPT["written out" if _written_out(job) else job.engine])
     of_each = constants.CHECKPOINTED[job.engine] * job.shape.hidden if job.checkpointing else in_layer
     at_work = _numbers(job, constants.GRADIENTS_PASSING) + (in_layer if job.checkpointing else 0)
     return int(tokens * job.width * (job.shape.layers * of_each + at_work))
@@ -34,6 +34,12 @@ def kept(job: Job, tokens: int) -> int:
 def passing(job: Job, tokens: int) -> int:
     """Bytes that one layer needs for so many tokens in a pass without gradients."""
     return int(tokens * job.width * _numbers(job, constants.VALUES_PASSING))
+
+
+def _written_out(job: Job) -> bool:
+    """Whether grpo/embedded/llama_reading.py is what reads a row; what is recomputed is transformers' own."""
+    plain = job.width == job.weight_bytes == 4 and not job.checkpointing
+    return job.engine == "embedded" and job.device == "cpu" and plain and job.shape.family in constants.WRITTEN_OUT
 
 
 def _numbers(job: Job, times: dict[str, float]) -> float:

@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch.testing import assert_close
 
-from grpo.embedded import shared_attention
+from grpo.embedded import llama_reading, packing, shared_attention
 from grpo.embedded.adapter import Lora, attach
 from grpo.embedded.copies import before_adapter
 from grpo.embedded.models import make_policy
@@ -98,6 +98,21 @@ def test_packed_padded_and_one_by_one_are_equal_with_their_gradients(family):  #
     _assert_same(packed, _gradients(_one_by_one, policy))
 
 
+@pytest.mark.parametrize("family", ["llama, grouped queries", "smollm, tied embeddings", "qwen2", "qwen3"])
+def test_what_is_written_out_for_a_llama_reads_the_row_as_transformers_does(family):
+    policy = _policy(FAMILIES[family])
+    ours = _gradients(_packed, policy)
+    assert policy._read is llama_reading.read_row
+    policy._read = packing.read_row
+    _assert_same(ours, _gradients(lambda policy, batch: policy.log_probs(*batch, temperature=0.8), policy))
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gpt2, dropout", torch.float32), ("qwen2", torch.bfloat16)])
+def test_other_models_and_precisions_are_read_by_transformers(family, dtype):
+    policy = _policy(FAMILIES[family], dtype)
+    assert policy.packs and policy._read is packing.read_row
+
+
 def test_entropy_and_its_gradient_are_those_of_the_padded_batch():
     policy = _policy(FAMILIES["qwen3"])
     for entropy in ("metric", "loss"):
@@ -148,11 +163,12 @@ def test_a_window_is_kept_to_by_leaving_the_row_where_a_sequence_is_longer():
     policy = _policy(FAMILIES["mistral, sliding window"])
     assert policy.packs  # its first seven tokens are seen by all
     widths, batch = [], _batch()
-    policy.model.model.layers[0].register_forward_hook(lambda *args: widths.append(len(args[1][0])))
+    query = policy.model.model.layers[0].self_attn.q_proj
+    query.register_forward_hook(lambda *args: widths.append(args[1][0].dim()))
     policy.log_probs(*batch, temperature=1.0)
     short = batch[0][:, -2:], batch[1][:, -2:], batch[2][:, :6], batch[3][:, :6]
     policy.log_probs(*short, temperature=1.0)
-    assert widths == [16, 1]  # rows of the padded batch, and of the packed one
+    assert widths == [3, 2]  # rows of the padded batch, and one of the packed
 
 
 @pytest.mark.parametrize("family", ["gemma2, every other layer a window", "deepseek-v3"])
