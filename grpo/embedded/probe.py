@@ -19,18 +19,19 @@ from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from grpo.embedded.few_rows import WORTH
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.rollout import Rollouts, Sampling, sample
 from grpo.embedded.settings import settings_of
 from grpo.embedded.update import Batch, log_probs, update
 from grpo.engine import EngineError
 
-WORK = ("prefill", "decode", "forward", "backward")
+WORK = ("prefill", "decode", "decode_few", "forward", "backward")
 _WHOLE = 20_000_000  # weights of a model that is run as it is
 _WORDS = 8192  # of the vocabulary, and twice as many
 _FLOPS = {"cpu": 5e9, "cuda": 5e12, "mps": 1e11}  # of one piece of work, about
 _TOKENS = 128  # fewer at once would be slower by the token than a real batch
-_STEPS = 10  # decoding steps
+_STEPS = WORTH  # decoding steps: as few as those for which weights are laid out (few_rows.py)
 _ADAM = 4_000_000  # weights that AdamW is timed on
 
 
@@ -73,7 +74,8 @@ def probe(
         forms.append((1, 2 * words))
     batch = _batch_of(sizes, device)
     runs = [_measured(config, _thin(model, *form), sizes, batch, device, dtype, clock) for form in forms]
-    found: dict[str, Any] = {"decode_lines": batch.lines, "prefill_tokens": batch.prompts * batch.prompt}
+    found: dict[str, Any] = {"decode_lines": batch.lines, "few_lines": batch.few}
+    found["prefill_tokens"] = batch.prompts * batch.prompt
     found["packed_tokens"] = batch.groups * (batch.prompt + batch.n * batch.response)
     found |= {name: told_apart([run[name] for run in runs], whole=whole, words=words) for name in WORK}
     weights = 6 * found["packed_tokens"] * sizes.used
@@ -109,6 +111,11 @@ class _Sample:
     groups: int
     n: int
     response: int
+
+    @property
+    def few(self) -> int:
+        """Responses that are left when most of them have ended."""
+        return max(1, self.lines // 8)
 
 
 def _batch_of(sizes: Sizes, device: torch.device) -> _Sample:
@@ -155,18 +162,19 @@ def _measured(config, model, sizes: Sizes, batch: _Sample, device, dtype, clock)
     """Seconds of each kind of work on one thin copy."""
     policy = Policy(model, None, device, dtype, [0], 0)  # type: ignore[arg-type]
     return {
-        "decode": _decoding(policy, batch, clock),
+        "decode": _decoding(policy, batch.lines, batch.context, clock),
+        "decode_few": _decoding(policy, batch.few, batch.context, clock),
         "prefill": _best(lambda: _prefill(policy, batch), clock, device),
         **_training(config, policy, batch, clock),
     }
 
 
-def _decoding(policy: Policy, batch: _Sample, clock: Callable[[], float]) -> float:
-    """Seconds of one decoding step, in the middle of the responses: the median of a few."""
+def _decoding(policy: Policy, lines: int, context: int, clock: Callable[[], float]) -> float:
+    """Seconds of one decoding step of so many lines, in the middle of the responses: the median of a few."""
     times: list[float] = []
-    prompts = [[1 + (row + at) % 7 for at in range(batch.context)] for row in range(batch.lines)]
+    prompts = [[1 + (row + at) % 7 for at in range(context)] for row in range(lines)]
     sampling = Sampling(n=1, max_length=_STEPS, min_length=_STEPS)
-    sample(policy, prompts, sampling, seed=0, max_rows=batch.lines, on_token=lambda _: times.append(clock()))
+    sample(policy, prompts, sampling, seed=0, max_rows=lines, on_token=lambda _: times.append(clock()))
     steps = sorted(after - before for before, after in itertools.pairwise(times[1:]))
     return steps[len(steps) // 2]
 
@@ -220,7 +228,7 @@ def _adam(weights: int, device: torch.device, clock: Callable[[], float]) -> flo
     return _best(step, clock, device, times=3) / weights
 
 
-def _best(work: Callable[[], Any], clock: Callable[[], float], device: torch.device, times: int = 2) -> float:
+def _best(work: Callable[[], Any], clock: Callable[[], float], device: torch.device, times: int = 4) -> float:
     """Seconds of the fastest of a few; the first also warms up."""
     taken = []
     for _ in range(times):

@@ -30,21 +30,31 @@ class Line:
 class Probed:
     """What grpo/embedded/probe.py measured on this model's widths.
 
-    prefill: of prefill_tokens prompt tokens; decode: of one step of decode_lines responses; forward, backward: of
-    packed_tokens tokens without and with gradients; adam_per_weight: of an optimizer step; flops: FLOP/s in the
-    backward pass; bandwidth: bytes/s of a copy in memory
+    prefill: of prefill_tokens prompt tokens; decode: of one step of decode_lines responses; decode_few: of few_lines;
+    forward, backward: of packed_tokens tokens without and with gradients; adam_per_weight: of an optimizer step; flops:
+    FLOP/s in the backward pass; bandwidth: bytes/s of a copy in memory
     """
 
     prefill: Line
     prefill_tokens: int
     decode: Line
     decode_lines: int
+    decode_few: Line
+    few_lines: int
     forward: Line
     backward: Line
     packed_tokens: int
     adam_per_weight: float
     flops: float
     bandwidth: float
+
+    def decoding(self, shape: Shape, lines: float) -> float:
+        """Seconds of one step of so many responses: a part that each step takes, and one for each response."""
+        most, few = self.decode.of(shape), self.decode_few.of(shape)
+        if self.few_lines == self.decode_lines:
+            return most * lines / self.decode_lines
+        each = max(0.0, most - few) / (self.decode_lines - self.few_lines)
+        return max(0.0, most + each * (lines - self.decode_lines))
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ def embedded_seconds(job: Job, probed: Probed) -> Estimate:
     rounds = job.prompts * job.n / lines
     # Of many responses of different length one is nearly as long as they may be; the others leave the batch earlier.
     steps = job.response_tokens if job.mean_response < job.response_tokens else job.mean_response
-    one = probed.decode.of(shape) * (lines * job.mean_response / steps) / probed.decode_lines
+    one = probed.decoding(shape, lines * job.mean_response / steps)
     rollout = probed.prefill.of(shape) * prompts / probed.prefill_tokens + rounds * max(0.0, steps - 1) * one
     packed = (prompts + responses) / probed.packed_tokens
     optimizer_steps = job.epochs * -(-job.prompts // job.mini_prompts)

@@ -42,7 +42,8 @@ def test_a_thin_copy_has_the_models_widths_and_as_many_layers_and_words_as_asked
 def test_a_small_model_is_run_as_it_is():
     ticks = itertools.count()
     found: dict[str, Any] = probe.probe(config(), FAMILIES["qwen2"].to_dict(), SIZES, clock=lambda: float(next(ticks)))
-    assert (found["decode_lines"], found["prefill_tokens"], found["packed_tokens"]) == (4, 8, 2 * (4 + 2 * 4))
+    assert (found["decode_lines"], found["few_lines"]) == (4, 1)
+    assert (found["prefill_tokens"], found["packed_tokens"]) == (8, 2 * (4 + 2 * 4))
     # a clock that goes on by one whenever it is looked at: every piece of work takes one, and the clipping its own
     assert found["decode"] == (1.0, 0.0, 0.0)
     assert found["forward"] == (1.0, 0.0, 0.0)

@@ -198,18 +198,21 @@ def test_flops_count_each_prompt_once_and_each_response_token_three_times():
 def test_the_time_of_a_step_is_the_probes_times_as_often_as_they_happen():
     """S1-24. 3 prompts of 10 tokens, 12 responses of 6, all side by side."""
     line = seconds.Line(0.1, 0.2, 0.001)  # with 2 layers and 258 words: 0.758 s
-    probed = seconds.Probed(line, 15, line, 6, line, line, 51, 1e-6, 1e9, 1e9)
+    few = seconds.Line(0.1, 0.1, 0.001)  # 0.558 s for two lines: 0.458 for a step and 0.05 for each line
+    probed = seconds.Probed(line, 15, line, 6, few, 2, line, line, 51, 1e-6, 1e9, 1e9)
     one = small()
     got = seconds.embedded_seconds(one, probed)
-    assert got.phases["rollout"] == pytest.approx(0.758 * 30 / 15 + 5 * 0.758 * 12 / 6)
+    assert got.phases["rollout"] == pytest.approx(0.758 * 30 / 15 + 5 * (0.458 + 0.05 * 12))
     assert got.phases["log-prob"] == pytest.approx(0.758 * 102 / 51)
     assert got.phases["update"] == pytest.approx(0.758 * 2 + one.shape.weights * 1e-6)
-    # two rounds of six responses: a decoding step takes half as long, and there are twice as many
+    # two rounds of eight responses
     assert seconds.embedded_seconds(replace(one, rows=8, prompts=4), probed).phases["rollout"] == pytest.approx(
-        0.758 * 40 / 15 + 2 * 5 * 0.758 * 8 / 6
+        0.758 * 40 / 15 + 2 * 5 * (0.458 + 0.05 * 8)
     )
     half = seconds.embedded_seconds(replace(one, mean_response=3), probed)  # one still runs to the end
-    assert half.phases["rollout"] == pytest.approx(0.758 * 30 / 15 + 5 * 0.758 * 6 / 6)
+    assert half.phases["rollout"] == pytest.approx(0.758 * 30 / 15 + 5 * (0.458 + 0.05 * 6))
+    alone = replace(probed, decode_few=line, few_lines=6)  # nothing tells the parts of a step apart
+    assert alone.decoding(one.shape, 3) == pytest.approx(0.758 / 2)
 
 
 def test_verls_time_follows_from_a_cards_peak_numbers_and_says_that_it_is_assumed():
