@@ -110,7 +110,8 @@ def test_what_is_written_out_for_a_llama_reads_the_row_as_transformers_does(fami
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2, dropout", torch.float32), ("qwen2", torch.bfloat16)])
 def test_other_models_and_precisions_are_read_by_transformers(family, dtype):
     policy = _policy(FAMILIES[family], dtype)
-    assert policy.packs and policy._read is packing.read_row
+    assert policy.packs
+    assert policy._read is packing.read_row
 
 
 def test_entropy_and_its_gradient_are_those_of_the_padded_batch():
