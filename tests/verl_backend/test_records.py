@@ -42,7 +42,16 @@ class VerlRun:
         settings = draft.settings()
         val = folder / "data" / "val.parquet"
         convert([Record([{"role": "user", "content": p}], "qa", "", {}) for p in PROMPTS.values()], val, split="val")
-        run = Run(settings.config(), settings.origins, folder, None, val, algorithm="gspo", recipe="demo")
+        run = Run(
+            settings.config(),
+            settings.origins,
+            folder,
+            None,
+            val,
+            algorithm="gspo",
+            recipe="demo",
+            passthrough=settings.passthrough,
+        )
         self.screen = io.StringIO()
         self.progress = Progress(4, Console(file=self.screen, width=200))
         self.log = MetricsLog(folder, [], None if resume_step is None else last_recorded(folder, resume_step))
@@ -364,6 +373,15 @@ def test_the_allowed_share_of_failed_calls_is_one_of_all_calls_where_verl_replac
     run.records.poll()
     run.calls({"key": f"{B}_1", "step": 1, **failed})
     with pytest.raises(RewardError, match=r"^the shipped reward: 2 of 11 reward calls failed"):
+        run.records.poll()
+
+
+def test_a_failed_call_ends_a_run_of_the_older_trainer_which_would_train_on_its_zero(tmp_path: Path):
+    run = VerlRun(tmp_path, "trainer.use_v1=False", "launcher.max_reward_errors=0.9")
+    failed = {"score": None, "error": "no jail", "traceback": None, "response": "", "prompt": [], "ground_truth": ""}
+    run.calls({"key": f"{A}_0", "step": 1, "index": 3}, {"key": f"{A}_1", "step": 1, "index": 3, **failed})
+    said = r"1 of 4 reward calls failed, and trainer\.use_v1=False cannot leave a response out .* record 3: no jail"
+    with pytest.raises(RewardError, match=said):
         run.records.poll()
 
 

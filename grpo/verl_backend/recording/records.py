@@ -24,7 +24,7 @@ from grpo.metrics.outcome import Outcome
 from grpo.verl_backend.recording import earlier, step_values
 from grpo.verl_backend.recording.dumped import lines_of, lines_of_calls
 from grpo.verl_backend.recording.tails import Dump, Tail
-from grpo.verl_backend.settings.reward_settings import CALLS
+from grpo.verl_backend.settings.reward_settings import CALLS, uses_v1
 from reward_funcs import RewardError
 
 
@@ -50,7 +50,8 @@ class Records:
         config, rollout = run.config, run.config.actor_rollout_ref.rollout
         self._n = {"train": int(rollout.n), "val": int(rollout.val_kwargs.n)}
         self._prompts = {"train": int(config.data.train_batch_size), "val": 0}
-        self._most_errors = float(config.launcher.max_reward_errors)
+        self._masks = uses_v1(run)
+        self._most_errors = float(config.launcher.max_reward_errors) if self._masks else 0.0
         self._limit = int(config.data.max_response_length)
         self._resume_step = resume_step
         self.step = resume_step or 0  # the last one that is recorded
@@ -159,9 +160,12 @@ class Records:
         custom = self._run.config.reward.custom_reward_function
         place = f"{custom.path}:{custom.name}" if custom.path else "the shipped reward"
         what = "reward calls" if split == "train" else "reward calls of an evaluation"
+        allowed = f"more than --max_reward_errors {self._most_errors:g} allows"
+        if not self._masks:
+            allowed = "and trainer.use_v1=False cannot leave a response out of the update"
         raise RewardError(
-            f"{place}: {failed} of {total} {what} failed, more than --max_reward_errors {self._most_errors:g} allows; "
-            f"the first, record {first['index']}: {first['error']}"
+            f"{place}: {failed} of {total} {what} failed, {allowed}; the first, record {first['index']}: "
+            f"{first['error']}"
         )
 
     def _show(self, split: str, step: int, batch: _Batch) -> None:

@@ -26,7 +26,7 @@ def settings(run: Run) -> Iterator[tuple[str, Any]]:
     yield f"{FUNCTION}.reward_kwargs.reward", json.dumps(arguments, ensure_ascii=False)
     yield f"{FUNCTION}.reward_kwargs.calls_folder", str(run.output_dir / CALLS)
     if not uses_v1(run):
-        # An exception in a reward ends the run of the older trainer.
+        # An exception in a reward would end the older trainer with no word; the launcher ends it, and says why.
         yield f"{FUNCTION}.reward_kwargs.failed", "zero"
     if f"{MANAGER}.source" not in run.passthrough:
         yield f"{MANAGER}.source", "importlib"
