@@ -6,8 +6,9 @@
 
 The shapes are in bench/shapes.py. Every side gets the same weights, prompts, reward function, threads and number of
 steps, in a process and an environment of its own, in turns; the tokens that each read and wrote are counted and
-compared. Where a policy ends its responses as it likes, no two sides write equally many, and seconds are given for
-1,000 response tokens. The roofline (bench/roofline.py) is measured in the same run. Linux and macOS.
+compared, and so is what one update does from equal weights and responses (bench/same_update.py). Where a policy ends
+its responses as it likes, no two sides write equally many, and seconds are given for 1,000 response tokens. The
+roofline (bench/roofline.py) is measured in the same run. Linux and macOS.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import compare_table
+import same_update
 import sides
 from machine import facts_lines, machine, processors
 from shapes import SHAPES, Shape
@@ -69,7 +71,12 @@ def measure(name: str, shape: Shape, given: argparse.Namespace) -> dict[str, Any
                 runs.setdefault(side, []).append(found)
                 print(f"{sides.seconds_said(found, shape.warmup)}", flush=True)
         roof = roofline(shape, runs["ours"][0], model["vocabulary"], given.threads)
-    return {"shape": vars(shape), "model": model, "runs": runs, "roofline": roof, "rounds": given.rounds}
+    found = {"shape": vars(shape), "model": model, "runs": runs, "roofline": roof, "rounds": given.rounds}
+    if any(peer.startswith("trl-") for peer in runs):
+        print(f"{name}: one update by both ...", end=" ", flush=True)
+        found["update"] = same_update.compare(name, given.threads)
+        print(f"cosine {found['update']['cosine']:.7f}", flush=True)
+    return found
 
 
 def wanted(name: str, given: argparse.Namespace) -> dict[str, Callable[[sides.Job, Path], dict[str, Any]]]:

@@ -67,7 +67,7 @@ def table(name: str, part: dict[str, Any]) -> str:
         same = ["equal" if sides[peer][key] == ours[key] else "DIFFERENT" for peer in peers]
         lines.append([f"{key.replace('_', ' ')} per step", *counts, *same])
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    said = [_roofline(name, part, ours["seconds"]), *_aims(name, part, sides), *_disturbed(sides)]
+    said = [_roofline(name, part, ours["seconds"]), *_aims(name, part, sides), *_update(part), *_disturbed(sides)]
     return "\n\n".join([text, *said])
 
 
@@ -104,6 +104,17 @@ def _aims(name: str, part: dict[str, Any], sides: dict[str, dict[str, Any]]) -> 
             f"{_aim(mine / theirs, aims.get('vllm'), '{}')}."
         )
     return said
+
+
+def _update(part: dict[str, Any]) -> list[str]:
+    if "update" not in part:
+        return []
+    cosine, difference = part["update"]["cosine"], part["update"]["difference"]
+    same = "the same" if cosine > 0.9999 and difference < 1e-3 else "NOT the same"
+    return [
+        f"One update from equal weights, prompts, responses and rewards is {same} in ours and TRL: the changes of the "
+        f"weights have cosine {cosine:.7f} and differ by {difference:.1e} of their size."
+    ]
 
 
 def _aim(value: float, aim: float | None, form: str) -> str:

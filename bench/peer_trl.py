@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "compile": ROWS64 | {"torch_compile": True},
     "static": ROWS64 | {"cache_implementation": "static"},
     "continuous": ROWS64 | {"use_transformers_continuous_batching": True},
+    "update": ROWS64 | {"per_device_train_batch_size": 16, "scale_rewards": "none"},  # bench/same_update.py
     "spinning": ROWS64,  # with OpenMP's threads as they come: they spin while they wait
 }
 
@@ -96,6 +97,8 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
         callbacks=[clock],
     )
     trainer.train()
+    if "save" in spec:
+        trainer.save_model(spec["save"])
     read = trainer.processing_class
     return {
         "seconds": clock.seconds,

@@ -23,6 +23,7 @@ REPO = BENCH.parent
 # does a little beside would make its steps ten times slower (bench/threads.py) and the comparison worthless.
 SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE"}
 SPINNING = ("spinning",)
+UPDATE_LR = 1e-3  # large enough that float32 does not round the changes
 ROUNDS = 3  # of sampling alone, after one that warms up
 
 
@@ -48,6 +49,24 @@ def ours(job: Job, scratch: Path) -> dict[str, Any]:
     return run | _recorded(job, scratch / "out")  # rewards run in worker processes, whose CPU clock tells nothing
 
 
+def our_update(job: Job, scratch: Path) -> Path:
+    """One step of ours on the responses of bench/same_update.py; the folder of the model after it."""
+    extra = {"engine": "embedded", "device": "cpu", "dtype": job.dtype, "min_response_length": job.shape.least}
+    words = [*_flags(job, scratch, extra | {"lr": UPDATE_LR, "norm_adv_by_std": "false"})]
+    words += ["trainer.val_before_train=false", "actor_rollout_ref.model.custom_chat_template=plain"]
+    words += ["actor_rollout_ref.actor.optim.weight_decay=0"]
+    spec = {"shape": vars(job.shape), "words": words}
+    _child(["--ours"], Path(sys.executable), spec, job, scratch)
+    return scratch / "out" / "checkpoints" / "final"
+
+
+def trl_update(job: Job, scratch: Path) -> Path:
+    """The same of TRL."""
+    spec = _trl_spec(job, scratch, "update") | {"shape": vars(job.shape), "lr": UPDATE_LR, "save": str(scratch / "out")}
+    _child(["--trl"], trl_environment.python(), spec, job, scratch)
+    return scratch / "out"
+
+
 def verl(job: Job, scratch: Path) -> dict[str, Any]:
     """verl on this CPU (FSDP2, vLLM), started through the launcher, whose processes take no part in a step."""
     words = _flags(job, scratch, {"engine": "verl", "device": "cpu"})
@@ -59,13 +78,7 @@ def verl(job: Job, scratch: Path) -> dict[str, Any]:
 
 def trl(job: Job, scratch: Path, settings: str) -> dict[str, Any]:
     """A run of bench/peer_trl.py in TRL's environment."""
-    shape = job.shape
-    files = {name: str(job.folder / name) for name in ("model",)} | {"data": str(job.folder / "train.json")}
-    spec = files | {
-        "prompts": shape.prompts, "n": shape.n, "response_tokens": shape.tokens, "least_tokens": shape.least,
-        "kl_coef": 0.001, "lr": 1e-6, "seed": job.seed, "steps": job.steps, "settings": settings,
-        "scratch": str(scratch / "out"), "result": str(scratch / "result.json"),
-    }  # fmt: skip
+    spec = _trl_spec(job, scratch, settings)
     environment = {} if settings in SPINNING else SLEEPING
     found = _in_environment(trl_environment.python(), "peer_trl.py", spec, job, scratch, environment)
     return found | _between_scorings(job, scratch)
@@ -109,6 +122,16 @@ def _flags(job: Job, scratch: Path, extra: dict[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in (flags | extra).items()]
 
 
+def _trl_spec(job: Job, scratch: Path, settings: str) -> dict[str, Any]:
+    shape = job.shape
+    files = {name: str(job.folder / name) for name in ("model",)} | {"data": str(job.folder / "train.json")}
+    return files | {
+        "prompts": shape.prompts, "n": shape.n, "response_tokens": shape.tokens, "least_tokens": shape.least,
+        "kl_coef": 0.001, "lr": 1e-6, "seed": job.seed, "steps": job.steps, "settings": settings,
+        "scratch": str(scratch / "out"), "result": str(scratch / "result.json"),
+    }  # fmt: skip
+
+
 def _sampling(job: Job, scratch: Path) -> dict[str, Any]:
     shape, rounds = job.shape, min(ROUNDS, job.steps - 1)
     return {
@@ -116,6 +139,12 @@ def _sampling(job: Job, scratch: Path) -> dict[str, Any]:
         "n": shape.n, "tokens": shape.tokens, "least": shape.least, "rounds": rounds, "eager": True,
         "result": str(scratch / "result.json"),
     }  # fmt: skip
+
+
+def _child(words: list[str], python: Path, spec: dict[str, Any], job: Job, scratch: Path) -> None:
+    file = scratch / "spec.json"
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    _watch([str(python), str(BENCH / "same_update.py"), *words, str(file)], job, scratch, {"PYTHONPATH": str(BENCH)})
 
 
 def _in_environment(
