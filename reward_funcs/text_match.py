@@ -1,9 +1,9 @@
 r"""Answers in words: `text_score` for qa and trivia, `label_score` for classification. 1.0 or 0.0, nothing between.
 
-One candidate is read from the response (the last `<answer>`, `\boxed{}` or announced answer, else the last line or
-what its last "is" states) and has to equal a right answer once case, articles, punctuation, width and spaces are
-gone. Equal, not contain: a response that lists every candidate names none. Left out: synonyms and partial credit;
-give the accepted spellings as a JSON list in ground_truth.
+One candidate is read from the response (the last `<answer>` or `\boxed{}`, a last line behind `####`, an announced
+answer, else the last line or what its last "is" states) and has to equal a right answer once case, articles,
+punctuation, width and spaces are gone. Equal, not contain: a response that lists every candidate names none. Left
+out: synonyms and partial credit; give the accepted spellings as a JSON list in ground_truth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from reward_funcs.plain_text import ANSWER_LIMIT, plain, spoken
 
 _SENTENCE_END = re.compile(r"(?:(?<=\w\w)|(?<=[)\"'一-鿿]))[.!?](?=\s)|[。！？；!?](?=.)|;")
 _LEAST_WORDS_OF_A_SENTENCE = 3  # "positive. negative." are two labels, not a label and its explanation
-_COPULA = re.compile(r"(?:^|\s)(?:is|was|are|were|be|=|:|->|=>|→)\s|[是为:→]")
+_COPULA = re.compile(r"(?:^|\s)(?:is|was|are|were|be|=|:|->|=>|→)\s|(?<!不)属于|(?<![不非])[是为]|[:→]")
+_OF = re.compile(r"的[。.！!]?$")  # 是正面的 says 正面
 _LABEL = re.compile(
     r"^\W{0,4}(?:final |predicted |correct )?"
     r"(?:label|class|category|sentiment|classification|prediction|类别|分类|标签|情感)"
@@ -108,11 +109,13 @@ def _candidates(response: str, heading: re.Pattern[str] | None = None) -> list[s
         return []
     if heading and (match := heading.match(lines[-1])):
         return _readings(lines[-1][match.end() :])
+    if lines[-1].startswith("#### "):  # further up it is a heading
+        return _readings(lines[-1][5:])
     if announced := phrases(text):
         return _readings(announced[0].line)
     last = lines[-1][-ANSWER_LIMIT:]
     stated = _COPULA.split(last.rstrip(" ."))
-    return [last, stated[-1]]
+    return [last, stated[-1], *([_OF.sub("", stated[-1])] if len(stated) > 1 else [])]
 
 
 def _readings(stated: str) -> list[str]:

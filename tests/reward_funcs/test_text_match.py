@@ -11,6 +11,8 @@ from reward_funcs import compute_score
 RIGHT, WRONG = 1.0, 0.0
 
 QUESTIONS = [
+    ("Let me think.\n#### Mercury", "Mercury", RIGHT),
+    ("#### Mercury\nIt is far away. It is Venus.", "Mercury", WRONG),  # a heading
     ("Paris", "Paris", RIGHT),
     ("paris.", "Paris", RIGHT),
     ("Ｐａｒｉｓ", "Paris", RIGHT),
@@ -63,6 +65,10 @@ QUESTIONS = [
 ]
 
 LABELS = [
+    ("这条评论是正面的。", "正面", RIGHT),
+    ("我认为这条评论属于正面", "正面", RIGHT),
+    ("这条评论是负面的，不是正面的", "正面", WRONG),
+    ("这条评论不属于正面", "正面", WRONG),
     ("positive", "positive", RIGHT),
     ("Positive.", "positive", RIGHT),
     ("The sentiment is positive.", "positive", RIGHT),
