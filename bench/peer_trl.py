@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "compile": ROWS64 | {"torch_compile": True},
     "static": ROWS64 | {"cache_implementation": "static"},
     "continuous": ROWS64 | {"use_transformers_continuous_batching": True},
-    "update": ROWS64 | {"per_device_train_batch_size": 16, "scale_rewards": "group"},  # bench/same_update.py
+    "update": ROWS64 | {"per_device_train_batch_size": 16, "scale_rewards": "none"},  # bench/same_update.py
     "spinning": ROWS64,  # with OpenMP's threads as they come: they spin while they wait
 }
 
