@@ -70,7 +70,7 @@ def test_a_merged_adapter_says_in_vllm_what_it_says_in_transformers(
     assert main(["export", "--from", "3", "--to", "merged"]) == 0
     Path("in_vllm.py").write_text(IN_VLLM)
     done = subprocess.run(
-        [str(environment.python), "in_vllm.py", "merged", json.dumps([PROMPTS, TOKENS])],
+        [environment.program, "in_vllm.py", "merged", json.dumps([PROMPTS, TOKENS])],
         env=os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
         capture_output=True,
         text=True,
