@@ -12,7 +12,7 @@ import sys
 from typing import Any, NoReturn
 
 from grpo import batches, flags, launch, repair
-from grpo.config import ConfigError
+from grpo.config import ConfigError, Settings
 from grpo.memory import planning
 from grpo.memory.machine import read_bytes, read_card
 from grpo.memory.planning import Asked, Planned
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     line = flags.parse(rest)
     resolved = resolve(line, os.environ)
     settings = resolved.settings()
+    _expected(own, settings)
     engine, why = launch.choose_engine(settings)
     launch.suit(resolved, engine)
     data = None if launch.on_hub(settings) else launch.read_data(settings)
@@ -62,6 +63,17 @@ def main(argv: list[str]) -> int:
         print("for GPUs that are not in this machine: --engine verl --n_gpus 8 --gpu H100, or --gpu H100 for one")
     print("\n".join(["", *planning.long(planned, estimate, why_not)]))
     return 0
+
+
+def _expected(own: argparse.Namespace, settings: Settings) -> None:
+    """Raise ConfigError where more tokens are expected than there may be."""
+    for what in ("prompt", "response"):
+        name, key = f"mean_{what}", f"data.max_{what}_length"
+        if getattr(own, name) is not None and getattr(own, name) > settings[key]:
+            raise ConfigError(
+                f"--{name} {getattr(own, name):g} is more than {key}={settings[key]} ({settings.origins[key]}) allows; "
+                f"give at most {settings[key]}, or raise --max_{what}_length"
+            )
 
 
 def _timed(planned: Planned, settings: Any) -> tuple[Planned, Estimate | None, str]:

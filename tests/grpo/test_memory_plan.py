@@ -173,6 +173,11 @@ def test_where_it_does_not_fit_no_knob_is_turned_that_is_not_needed():
     assert [knob.words for knob in knobs] == ["--lora_rank 16"]
     assert advice.missing(after) == 0
     assert advice.until_it_fits(job()) == ([], job())
+    # Turned one after the other, vLLM's share would sink below its weights before LoRA's turn comes, which is enough.
+    one = job("--n_gpus", "1")
+    ways = [advice.until_it_fits(one, more_gpus=more) for more in (False, True)]
+    assert [[knob.words for knob in knobs] for knobs, _ in ways] == [["--lora_rank 16"], ["--n_gpus 4"]]
+    assert [advice.missing(after) for _, after in ways] == [0, 0]
 
 
 def test_the_largest_micro_batch_fits_and_one_token_more_does_not():

@@ -82,6 +82,11 @@ def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
         (("--gpu", "T4"), "--gpu T4: no peak numbers are known of it"),
         (("--mean_response", "few"), "./train.sh plan: argument --mean_response: invalid float value"),
         (("--mean_response", "0"), "--mean_response 0: a number of tokens over 0"),
+        (
+            ("--mean_response", "99999"),
+            "--mean_response 99999 is more than data.max_response_length=1024 (default) allows; give at most 1024, or",
+        ),
+        (("--mean_prompt", "512.5"), "--mean_prompt 512.5 is more than data.max_prompt_length=512 (default) allows"),
         (("--rolout_n", "8"), "--rolout_n is no flag; did you mean --rollout_n?"),
     ],
 )
