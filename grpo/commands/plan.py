@@ -49,6 +49,8 @@ def main(argv: list[str]) -> int:
     numbers = batches.arithmetic(settings, data.prompts if data else None, devices=devices)
     planned = planning.plan(settings, engine.name, asked, numbers.steps)
     unprobed = "--no_probe" if own.no_probe else "--dry_run" if line.dry_run is not None else ""
+    if asked.gpu and not unprobed:
+        unprobed = f"--gpu {asked.gpu}: the time comes from a probe of this machine, where that card is not"
     estimate, why_not = None, f"not probed ({unprobed})"
     if not unprobed or engine.name == "verl":
         if engine.name != "verl":
@@ -120,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", metavar="H100", help="a card that is not in this machine: its memory and peak numbers")
     parser.add_argument("--mean_prompt", type=float, metavar="TOKENS", help="for the time [the longest allowed]")
     parser.add_argument("--mean_response", type=float, metavar="TOKENS", help="for the time [the longest allowed]")
-    parser.add_argument("--no_probe", action="store_true", help="do not run the two seconds of work that tell the time")
+    parser.add_argument("--no_probe", action="store_true", help="do not run the short work that tells the time")
     parser.add_argument("--json", action="store_true", help="the plan as one JSON object; bytes and seconds")
     return parser
 

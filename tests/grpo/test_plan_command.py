@@ -74,6 +74,16 @@ def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
     assert "time: not probed (--dry_run)" in page
 
 
+def test_for_a_card_that_is_not_here_this_machine_is_not_probed(plan):
+    words = ("--model", "Qwen/Qwen2.5-7B", "--engine", "embedded", "--data", "d.json", "--gpu", "H100")
+    code, page, errors = plan(*words)
+    assert (code, errors) == (0, "")
+    assert "GB on the GPU" in page
+    assert page.endswith(
+        "time: not probed (--gpu H100: the time comes from a probe of this machine, where that card is not)\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
