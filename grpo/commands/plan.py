@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     for note in [*resolved.notes, why]:
         print(note)
     if engine.name != "verl" and planned.job.device == "cpu":
-        print("for GPUs that are not in this machine: --engine verl --n_gpus 8 --gpu H100, or --gpu H100 for one")
+        print(f"{planning.ELSEWHERE} --gpu H100, or --gpu H100 for one")
     print("\n".join(["", *planning.long(planned, estimate, why_not)]))
     return 0
 

@@ -270,6 +270,22 @@ def test_the_lines_of_a_plan():
     assert line.startswith("not planned: --model no/such: its size is not known without its config.json")
 
 
+def test_without_the_gpus_memory_there_is_no_verdict_and_the_way_to_one():
+    lines = planning.short(planning.Planned(job(memory=None), "a model", "memory not known", None))
+    (line,) = [line for line in lines if line.startswith("at most ")]
+    assert line.endswith(
+        "; the GPUs' memory is not known: ./train.sh plan with --memory 80GB or --gpu H100 tells whether it fits"
+    )
+
+
+@pytest.mark.skipif(machine.gpu_here() is not None, reason="a machine with a GPU trains there")
+def test_a_dry_run_for_several_processes_of_this_cpu_names_the_engine_for_gpus():
+    words = ["--data", "p.json", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8"]
+    assert planning.dry_run_lines(resolve(flags.parse(words), {}).settings(), "embedded")[-1] == planning.ELSEWHERE
+    meant = resolve(flags.parse([*words, "--device", "cpu"]), {}).settings()
+    assert planning.ELSEWHERE not in planning.dry_run_lines(meant, "embedded")
+
+
 def test_processes_of_one_machine_share_its_memory_and_the_prompts():
     alone, four = (job("--n_gpus", n, engine="embedded", memory=100 * 10**9) for n in ("1", "4"))
     assert (alone.memory, four.memory) == (100 * 10**9, 25 * 10**9)
