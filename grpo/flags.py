@@ -77,6 +77,8 @@ COMMANDS = {
     },
 }
 
+# What other tools call the last part of a key.
+_ELSEWHERE = dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), "tensor_model_parallel_size")
 _LOOKS_LIKE_FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?$", re.DOTALL)
 _LOOKS_LIKE_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*(\.[\w-]+)+=", re.DOTALL)
 
@@ -255,8 +257,23 @@ def _unknown(word: str) -> str:
     name = word.partition("=")[0]
     if "." in name:
         return f"{name} is no flag; a key is written without dashes: {name.lstrip('-')}=VALUE"
-    near = nearest(name.lstrip("-").replace("-", "_"), by_spelling())
+    meant = name.lstrip("-").replace("-", "_")
+    if key := _key_that_ends(_ELSEWHERE.get(meant, meant)):
+        return f"{name} is no flag; the key is written without dashes: {key}={word.partition('=')[2] or 'VALUE'}"
+    near = nearest(meant, by_spelling())
     return f"{name} is no flag; " + (f"did you mean --{near}?" if near else "--help lists all flags")
+
+
+def _key_that_ends(name: str) -> str | None:
+    """The one key, ours or else verl's, whose last part is `name`; None where there is none or more than one."""
+    from grpo.values import defaults  # --help waits for neither
+    from grpo.verl_backend.settings.keys import verl_keys
+
+    for keys in (defaults(), verl_keys()):
+        found = [key for key in keys if key.rpartition(".")[2] == name]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _stray(word: str) -> str:
