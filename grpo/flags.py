@@ -201,9 +201,9 @@ def _read_flag(line: CommandLine, word: str, following: str | None) -> int:
     spelling = "help" if word == "-h" else spelling.replace("-", "_")
     flag = by_spelling().get(spelling)
     if flag is None:
-        line.problems.append(_unknown(word))
         # Its value is unknown too: not worth a second message.
         is_value = following is not None and "=" not in following and not _LOOKS_LIKE_FLAG.match(following)
+        line.problems.append(_unknown(word, attached or (following if is_value else None) or "VALUE"))
         return int(is_value and not equals)
     if equals:
         value, used = attached, 0
@@ -253,13 +253,13 @@ def _usage(flag: Flag) -> str:
     return f"write --{flag.name} {metavar} or --{flag.name}={metavar}"
 
 
-def _unknown(word: str) -> str:
+def _unknown(word: str, value: str) -> str:
     name = word.partition("=")[0]
     if "." in name:
         return f"{name} is no flag; a key is written without dashes: {name.lstrip('-')}=VALUE"
     meant = name.lstrip("-").replace("-", "_")
     if key := _key_that_ends(_ELSEWHERE.get(meant, meant)):
-        return f"{name} is no flag; the key is written without dashes: {key}={word.partition('=')[2] or 'VALUE'}"
+        return f"{name} is no flag; the key is written without dashes: {key}={value}"
     near = nearest(meant, by_spelling())
     return f"{name} is no flag; " + (f"did you mean --{near}?" if near else "--help lists all flags")
 

@@ -110,7 +110,7 @@ def test_an_empty_environment_variable_is_not_set():
         (
             ["--tensor_model_parallel_size", "2"],
             "--tensor_model_parallel_size is no flag; the key is written without dashes: "
-            "actor_rollout_ref.rollout.tensor_model_parallel_size=VALUE",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
         ),
         (
             ["--tp=2"],
