@@ -78,7 +78,7 @@ COMMANDS = {
 }
 
 # What other tools call the last part of a key.
-_ELSEWHERE = dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), "tensor_model_parallel_size")
+_ELSEWHERE: Mapping[str, str] = dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), "tensor_model_parallel_size")
 _LOOKS_LIKE_FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?$", re.DOTALL)
 _LOOKS_LIKE_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*(\.[\w-]+)+=", re.DOTALL)
 
