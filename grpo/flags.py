@@ -77,6 +77,8 @@ COMMANDS = {
     },
 }
 
+# What other tools call the last part of a key.
+_ELSEWHERE: Mapping[str, str] = dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), "tensor_model_parallel_size")
 _LOOKS_LIKE_FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?$", re.DOTALL)
 _LOOKS_LIKE_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*(\.[\w-]+)+=", re.DOTALL)
 
@@ -199,9 +201,9 @@ def _read_flag(line: CommandLine, word: str, following: str | None) -> int:
     spelling = "help" if word == "-h" else spelling.replace("-", "_")
     flag = by_spelling().get(spelling)
     if flag is None:
-        line.problems.append(_unknown(word))
         # Its value is unknown too: not worth a second message.
         is_value = following is not None and "=" not in following and not _LOOKS_LIKE_FLAG.match(following)
+        line.problems.append(_unknown(word, attached or (following if is_value else None) or "VALUE"))
         return int(is_value and not equals)
     if equals:
         value, used = attached, 0
@@ -251,12 +253,27 @@ def _usage(flag: Flag) -> str:
     return f"write --{flag.name} {metavar} or --{flag.name}={metavar}"
 
 
-def _unknown(word: str) -> str:
+def _unknown(word: str, value: str) -> str:
     name = word.partition("=")[0]
     if "." in name:
         return f"{name} is no flag; a key is written without dashes: {name.lstrip('-')}=VALUE"
-    near = nearest(name.lstrip("-").replace("-", "_"), by_spelling())
+    meant = name.lstrip("-").replace("-", "_")
+    if key := _key_that_ends(_ELSEWHERE.get(meant, meant)):
+        return f"{name} is no flag; the key is written without dashes: {key}={value}"
+    near = nearest(meant, by_spelling())
     return f"{name} is no flag; " + (f"did you mean --{near}?" if near else "--help lists all flags")
+
+
+def _key_that_ends(name: str) -> str | None:
+    """The one key, ours or else verl's, whose last part is `name`; None where there is none or more than one."""
+    from grpo.values import defaults  # --help waits for neither
+    from grpo.verl_backend.settings.keys import verl_keys
+
+    for keys in (defaults(), verl_keys()):
+        found = [key for key in keys if key.rpartition(".")[2] == name]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _stray(word: str) -> str:

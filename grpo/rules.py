@@ -265,6 +265,8 @@ def _best(settings: Settings) -> Iterator[Problem]:
 
 def _warm_up(settings: Settings) -> Iterator[str]:
     steps, files = "launcher.sft.steps", "launcher.sft.files"
+    if settings["launcher.engine"] == "verl":
+        return  # which has no warm-up at all, and says so
     if settings[steps] > 0 and settings[files] is None:
         yield f"{said(settings, steps)} needs launcher.sft.files: records with `prompt` and `response`"
     elif settings[steps] > 0 and not Path(settings[files].partition("#")[0]).is_file():

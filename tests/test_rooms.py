@@ -56,7 +56,8 @@ MAY_IMPORT = {
     # The keys that verl knows, and their older names, are lists.
     "convert": {"config", "hydra_text", "verl_backend.settings.keys", "verl_backend.settings.renamed"},
     # Of the machine it asks nvidia-smi only.
-    "memory": {"config", "verl_backend.installation.nvidia"},
+    "memory": {"config", "known_models", "verl_backend.installation.nvidia"},
+    "known_models": set(),  # a table
     "engine": set(),
     "atomic": set(),
     "publish": {"atomic"},
@@ -66,7 +67,7 @@ MAY_IMPORT = {
     "report": {"metrics", "atomic"},
     # A run ends with its report, so the engine has it written.
     "embedded": {"engine", "algorithm", "metrics", "data_prep", "reward_funcs", "atomic", "publish", "report"},
-    "verl_backend": {"engine", "metrics", "reward_funcs", "atomic", "publish", "hydra_text", "report"},
+    "verl_backend": {"engine", "known_models", "metrics", "reward_funcs", "atomic", "publish", "hydra_text", "report"},
     # What runs inside verl's own processes and environment: it may see the rewards, and nothing of the launcher.
     "verl_inside": {"reward_funcs", "atomic"},
     "data_prep": set(),

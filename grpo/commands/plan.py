@@ -12,7 +12,7 @@ import sys
 from typing import Any, NoReturn
 
 from grpo import batches, flags, launch, repair
-from grpo.config import ConfigError
+from grpo.config import ConfigError, Settings
 from grpo.memory import planning
 from grpo.memory.machine import read_bytes, read_card
 from grpo.memory.planning import Asked, Planned
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     line = flags.parse(rest)
     resolved = resolve(line, os.environ)
     settings = resolved.settings()
+    _expected(own, settings)
     engine, why = launch.choose_engine(settings)
     launch.suit(resolved, engine)
     data = None if launch.on_hub(settings) else launch.read_data(settings)
@@ -48,6 +49,8 @@ def main(argv: list[str]) -> int:
     numbers = batches.arithmetic(settings, data.prompts if data else None, devices=devices)
     planned = planning.plan(settings, engine.name, asked, numbers.steps)
     unprobed = "--no_probe" if own.no_probe else "--dry_run" if line.dry_run is not None else ""
+    if asked.gpu and not unprobed:
+        unprobed = f"--gpu {asked.gpu}: the time comes from a probe of this machine, where that card is not"
     estimate, why_not = None, f"not probed ({unprobed})"
     if not unprobed or engine.name == "verl":
         if engine.name != "verl":
@@ -59,9 +62,20 @@ def main(argv: list[str]) -> int:
     for note in [*resolved.notes, why]:
         print(note)
     if engine.name != "verl" and planned.job.device == "cpu":
-        print("for GPUs that are not in this machine: --engine verl --n_gpus 8 --gpu H100, or --gpu H100 for one")
+        print(f"{planning.ELSEWHERE} --gpu H100, or --gpu H100 for one")
     print("\n".join(["", *planning.long(planned, estimate, why_not)]))
     return 0
+
+
+def _expected(own: argparse.Namespace, settings: Settings) -> None:
+    """Raise ConfigError where more tokens are expected than there may be."""
+    for what in ("prompt", "response"):
+        name, key = f"mean_{what}", f"data.max_{what}_length"
+        if getattr(own, name) is not None and getattr(own, name) > settings[key]:
+            raise ConfigError(
+                f"--{name} {getattr(own, name):g} is more than {key}={settings[key]} ({settings.origins[key]}) allows; "
+                f"give at most {settings[key]}, or raise --max_{what}_length"
+            )
 
 
 def _timed(planned: Planned, settings: Any) -> tuple[Planned, Estimate | None, str]:
@@ -108,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", metavar="H100", help="a card that is not in this machine: its memory and peak numbers")
     parser.add_argument("--mean_prompt", type=float, metavar="TOKENS", help="for the time [the longest allowed]")
     parser.add_argument("--mean_response", type=float, metavar="TOKENS", help="for the time [the longest allowed]")
-    parser.add_argument("--no_probe", action="store_true", help="do not run the two seconds of work that tell the time")
+    parser.add_argument("--no_probe", action="store_true", help="do not run the short work that tells the time")
     parser.add_argument("--json", action="store_true", help="the plan as one JSON object; bytes and seconds")
     return parser
 

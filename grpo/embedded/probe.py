@@ -1,4 +1,4 @@
-"""Two seconds of the engine's own work on thin copies of a model, from which grpo/memory/seconds.py estimates a step.
+"""Some seconds of the engine's own work on thin copies of a model, from which grpo/memory/seconds.py estimates a step.
 
 A copy has the model's widths, one or two of its layers and a part of its vocabulary, so that what a layer takes, what
 a token of the vocabulary takes and the rest come out by differences; a small model is run as it is. What runs is the
@@ -8,6 +8,7 @@ Leaves out the reward, and reading and writing files.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ _WHOLE = 20_000_000  # weights of a model that is run as it is
 _WORDS = 8192  # of the vocabulary, and twice as many
 _FLOPS = {"cpu": 5e9, "cuda": 5e12, "mps": 1e11}  # of one piece of work, about
 _TOKENS = 128  # fewer at once would be slower by the token than a real batch
+_FEWEST = 32  # of a large model on a CPU, whose copies take seconds with more: 8 x _FLOPS bounds them
+_LONG = 2.0  # seconds after which a piece of work is not repeated, nor another token sampled
 _STEPS = WORTH  # decoding steps: as few as those for which weights are laid out (few_rows.py)
 _ADAM = 4_000_000  # weights that AdamW is timed on
 
@@ -126,7 +129,8 @@ def _batch_of(sizes: Sizes, device: torch.device) -> _Sample:
     """
     whole = sizes.used <= _WHOLE
     thin = 2 * sizes.in_layer + min(sizes.vocabulary, 2 * _WORDS) * sizes.hidden
-    most = max(_TOKENS, int(_FLOPS[device.type] / (2 * (sizes.used if whole else thin))))
+    most = int(_FLOPS[device.type] / (2 * (sizes.used if whole else thin)))
+    most = max(_FEWEST, most, min(_TOKENS, 8 * most))
     prompt = max(1, min(sizes.prompt, most // 2))
     packed = max(most, min(4 * most, prompt + 2 * sizes.response)) if whole else most
     n = max(1, min(sizes.n, (packed - prompt) // sizes.response))
@@ -169,12 +173,23 @@ def _measured(config, model, sizes: Sizes, batch: _Sample, device, dtype, clock)
     }
 
 
+class _Enough(Exception):
+    """So many decoding steps have been timed that more are not worth their time."""
+
+
 def _decoding(policy: Policy, lines: int, context: int, clock: Callable[[], float]) -> float:
     """Seconds of one decoding step of so many lines, in the middle of the responses: the median of a few."""
     times: list[float] = []
+
+    def note(_: int) -> None:
+        times.append(clock())
+        if len(times) > 3 and times[-1] - times[0] > _LONG:
+            raise _Enough
+
     prompts = [[1 + (row + at) % 7 for at in range(context)] for row in range(lines)]
     sampling = Sampling(n=1, max_length=_STEPS, min_length=_STEPS)
-    sample(policy, prompts, sampling, seed=0, max_rows=lines, on_token=lambda _: times.append(clock()))
+    with contextlib.suppress(_Enough):
+        sample(policy, prompts, sampling, seed=0, max_rows=lines, on_token=note)
     steps = sorted(after - before for before, after in itertools.pairwise(times[1:]))
     return steps[len(steps) // 2]
 
@@ -229,7 +244,7 @@ def _adam(weights: int, device: torch.device, clock: Callable[[], float]) -> flo
 
 
 def _best(work: Callable[[], Any], clock: Callable[[], float], device: torch.device, times: int = 4) -> float:
-    """Seconds of the fastest of a few; the first also warms up."""
+    """Seconds of the fastest of a few, of which the first also warms up; of fewer where each takes long."""
     taken = []
     for _ in range(times):
         began = clock()
@@ -237,6 +252,8 @@ def _best(work: Callable[[], Any], clock: Callable[[], float], device: torch.dev
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         taken.append(clock() - began)
+        if sum(taken) > _LONG:
+            break
     return min(taken)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,15 +87,37 @@ def savings(job: Job) -> list[Saving]:
 def until_it_fits(job: Job, *, more_gpus: bool = True) -> tuple[list[Knob], Job]:
     """The knobs that help, one over the other in the order to try, until the run fits or none of them helps.
 
-    Those that turn out not to be needed are left alone. more_gpus: GPUs may be added.
+    Where that order leads nowhere (a smaller share for vLLM may leave none for its weights), the knob that saves most
+    comes first. Those that turn out not to be needed are left alone. more_gpus: GPUs may be added.
     """
+    found = _search(job, more_gpus, _first)
+    if missing(found[1]):
+        other = _search(job, more_gpus, _strongest)
+        found = found if missing(other[1]) else other
+    return found
+
+
+Choice = Callable[[Sequence[tuple[Knob, int]]], Knob]
+
+
+def _first(helpful: Sequence[tuple[Knob, int]]) -> Knob:
+    return helpful[0][0]
+
+
+def _strongest(helpful: Sequence[tuple[Knob, int]]) -> Knob:
+    return min(helpful, key=lambda pair: pair[1])[0]
+
+
+def _search(job: Job, more_gpus: bool, choice: Choice) -> tuple[list[Knob], Job]:
+    """choice: takes the knobs that help, in the order to try, each with the bytes that then still lack."""
     taken: dict[str, Knob] = {}
     now = job
     while lacks := missing(now):
-        helpful = (knob for knob in _knobs(now) if more_gpus or knob.name != GPUS)
-        knob = next((knob for knob in helpful if missing(knob.turned(now)) < lacks), None)
-        if knob is None:
+        tried = [(knob, missing(knob.turned(now))) for knob in _knobs(now) if more_gpus or knob.name != GPUS]
+        helpful = [(knob, left) for knob, left in tried if left < lacks]
+        if not helpful:
             break
+        knob = choice(helpful)
         now = knob.turned(now)
         taken[knob.name] = knob
     for name in list(taken):

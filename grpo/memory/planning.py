@@ -12,6 +12,8 @@ from grpo.memory.job import Job, job_of
 from grpo.memory.machine import card_of, gpu_here, memory_here
 from grpo.memory.seconds import Estimate
 
+ELSEWHERE = "for GPUs that are not in this machine: --engine verl --n_gpus 8"
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -70,7 +72,9 @@ def dry_run_lines(settings: Settings, engine: str) -> list[str]:
         planned = plan(settings, engine, Asked())
     except ConfigError as reason:
         return [f"not planned: {reason}"]
-    return short(planned)
+    many = settings["trainer.n_gpus_per_node"] > 1 or advice.missing(planned.job)
+    here = planned.job.engine != "verl" and planned.job.device == "cpu" and settings["trainer.device"] != "cpu"
+    return [*short(planned), *([ELSEWHERE] if many and here else [])]
 
 
 def short(planned: Planned) -> list[str]:

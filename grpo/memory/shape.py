@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grpo.config import ConfigError, Settings
+from grpo.known_models import known_models
 
-KNOWN_MODELS = Path(__file__).with_name("known_models.yaml")
 # Families that are built alike: (biases on queries, keys and values; norms of a layer; norms of a head's width).
 _ALIKE = {
     "llama": (False, 2, False),
@@ -109,18 +106,6 @@ def _found(model: str, scratch: Mapping[str, Any] | None) -> tuple[dict[str, Any
         f"--model {model}: its size is not known without its config.json; give a folder that holds that file, or one "
         f"of the {len(known)} models whose sizes are known here, such as {', '.join(list(known)[:3])}"
     )
-
-
-@cache
-def known_models() -> dict[str, dict[str, Any]]:
-    """Hub id -> as much of its config.json as counts, for models whose folder is not here."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    models = yaml.load(KNOWN_MODELS.read_text(encoding="utf-8"), Loader=loader)
-    return {
-        name: {key: value for key, value in model.items() if key != "names"}
-        for model in models
-        for name in model["names"]
-    }
 
 
 def shape_of(config: Mapping[str, Any], source: str) -> Shape:

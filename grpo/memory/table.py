@@ -61,7 +61,8 @@ def verdict(phases: Sequence[Phase], room: int | None, lacks: int) -> str:
     largest = max(phases, key=lambda phase: phase.bytes)
     most = f"at most {size(largest.bytes)}, in {largest.name}"
     if room is None:
-        return most
+        how = "./train.sh plan with --memory 80GB or --gpu H100 tells whether it fits"
+        return f"{most}; the GPUs' memory is not known: {how}"
     there = f"{size(room)} that can be planned with ({constants.MARGIN:.0%})"
     if not lacks:
         return f"{most}, of {there}: fits"

@@ -70,6 +70,35 @@ def test_of_a_large_model_one_and_two_layers_are_run_and_twice_the_words():
     assert found["decode"] == (1.0, 0.0, 0.0)  # as long with each: the clock counts how often it is looked at
 
 
+def test_a_piece_of_work_that_takes_long_is_not_repeated():
+    done, cpu = [], torch.device("cpu")
+    seconds = itertools.count(step=3)  # three of them pass whenever the clock is looked at
+    assert probe._best(lambda: done.append(1), lambda: float(next(seconds)), cpu) == 3.0
+    assert len(done) == 1
+    seconds = itertools.count(step=0.25)
+    assert probe._best(lambda: done.append(1), lambda: float(next(seconds)), cpu) == 0.25
+    assert len(done) == 1 + 4
+
+
+def test_decoding_that_takes_long_is_ended_after_four_tokens():
+    seconds = itertools.count(step=3)
+    policy = probe.Policy(
+        probe._thin(FAMILIES["qwen2"].to_dict(), 1, 300), None, torch.device("cpu"), torch.float32, [0], 0
+    )  # type: ignore[arg-type]
+    assert probe._decoding(policy, 2, 3, lambda: float(next(seconds))) == 3.0
+    assert next(seconds) == 4 * 3
+
+
+def test_on_a_cpu_the_copies_of_a_large_model_get_fewer_tokens():
+    # Qwen2.5-7B: 2 layers of 233M weights and 16,384 words of 3,584, 525M; 5e9 / (2 x 525M) is 4 tokens, 8 x 4 = 32
+    run = {"prompt": 512, "response": 1024, "lines": 256, "n": 8}
+    seven = probe.Sizes(**run, layers=28, in_layer=233_057_792, vocabulary=152_064, hidden=3584)
+    assert probe._batch_of(seven, torch.device("cpu")).lines == 32
+    # Qwen2.5-0.5B: 2 x 14.9M and 16,384 x 896, 44.5M, 56 tokens: 128 as in a real batch
+    half = probe.Sizes(**run, layers=24, in_layer=14_912_384, vocabulary=151_936, hidden=896)
+    assert probe._batch_of(half, torch.device("cpu")).lines == 128
+
+
 @pytest.mark.parametrize("width", [32, 4096])
 def test_the_plan_takes_the_tokens_of_a_micro_batch_that_the_engine_takes(width: int):
     family = transformers.Qwen2Config(

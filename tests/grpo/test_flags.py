@@ -107,6 +107,21 @@ def test_an_empty_environment_variable_is_not_set():
         (["--rolout_n", "8"], "--rolout_n is no flag; did you mean --rollout_n?"),
         (["--roll", "8"], "--roll is no flag; did you mean --rollout_n?"),  # no abbreviations
         (["-lr", "8"], "-lr is no flag; did you mean --lr?"),
+        (
+            ["--tensor_model_parallel_size", "2"],
+            "--tensor_model_parallel_size is no flag; the key is written without dashes: "
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        ),
+        (
+            ["--tp=2"],
+            "--tp is no flag; the key is written without dashes: "
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        ),
+        (
+            ["--balance-batch=true"],
+            "--balance-batch is no flag; the key is written without dashes: trainer.balance_batch=true",
+        ),
+        (["--path", "x"], "--path is no flag; --help lists all flags"),  # the last part of several
         (["--data.seed=8"], "--data.seed is no flag; a key is written without dashes: data.seed=VALUE"),
         (["--lr"], "--lr needs a value; write --learning_rate VALUE or --learning_rate=VALUE"),
         (["--data="], "--data needs a value; write --data FILE or --data=FILE"),

@@ -173,6 +173,11 @@ def test_where_it_does_not_fit_no_knob_is_turned_that_is_not_needed():
     assert [knob.words for knob in knobs] == ["--lora_rank 16"]
     assert advice.missing(after) == 0
     assert advice.until_it_fits(job()) == ([], job())
+    # Turned one after the other, vLLM's share would sink below its weights before LoRA's turn comes, which is enough.
+    one = job("--n_gpus", "1")
+    ways = [advice.until_it_fits(one, more_gpus=more) for more in (False, True)]
+    assert [[knob.words for knob in knobs] for knobs, _ in ways] == [["--lora_rank 16"], ["--n_gpus 4"]]
+    assert [advice.missing(after) for _, after in ways] == [0, 0]
 
 
 def test_the_largest_micro_batch_fits_and_one_token_more_does_not():
@@ -263,6 +268,22 @@ def test_the_lines_of_a_plan():
     unknown = resolve(flags.parse(["--data", "p.json", "--model", "no/such"]), {}).settings()
     (line,) = planning.dry_run_lines(unknown, "verl")
     assert line.startswith("not planned: --model no/such: its size is not known without its config.json")
+
+
+def test_without_the_gpus_memory_there_is_no_verdict_and_the_way_to_one():
+    lines = planning.short(planning.Planned(job(memory=None), "a model", "memory not known", None))
+    (line,) = [line for line in lines if line.startswith("at most ")]
+    assert line.endswith(
+        "; the GPUs' memory is not known: ./train.sh plan with --memory 80GB or --gpu H100 tells whether it fits"
+    )
+
+
+@pytest.mark.skipif(machine.gpu_here() is not None, reason="a machine with a GPU trains there")
+def test_a_dry_run_for_several_processes_of_this_cpu_names_the_engine_for_gpus():
+    words = ["--data", "p.json", "--model", "Qwen/Qwen2.5-7B", "--n_gpus", "8"]
+    assert planning.dry_run_lines(resolve(flags.parse(words), {}).settings(), "embedded")[-1] == planning.ELSEWHERE
+    meant = resolve(flags.parse([*words, "--device", "cpu"]), {}).settings()
+    assert planning.ELSEWHERE not in planning.dry_run_lines(meant, "embedded")
 
 
 def test_processes_of_one_machine_share_its_memory_and_the_prompts():

@@ -10,8 +10,9 @@ import torch
 import transformers
 
 from grpo.config import ConfigError
+from grpo.known_models import known_models
 from grpo.memory.job import lora_weights
-from grpo.memory.shape import FAMILIES, known_models, read_shape, shape_of
+from grpo.memory.shape import FAMILIES, read_shape, shape_of
 from tests.embedded import families
 
 GROUPED = families.GROUPED

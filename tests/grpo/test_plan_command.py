@@ -74,6 +74,16 @@ def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
     assert "time: not probed (--dry_run)" in page
 
 
+def test_for_a_card_that_is_not_here_this_machine_is_not_probed(plan):
+    words = ("--model", "Qwen/Qwen2.5-7B", "--engine", "embedded", "--data", "d.json", "--gpu", "H100")
+    code, page, errors = plan(*words)
+    assert (code, errors) == (0, "")
+    assert "GB on the GPU" in page
+    assert page.endswith(
+        "time: not probed (--gpu H100: the time comes from a probe of this machine, where that card is not)\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -82,6 +92,11 @@ def test_the_embedded_engine_on_this_machine_without_its_probe(plan):
         (("--gpu", "T4"), "--gpu T4: no peak numbers are known of it"),
         (("--mean_response", "few"), "./train.sh plan: argument --mean_response: invalid float value"),
         (("--mean_response", "0"), "--mean_response 0: a number of tokens over 0"),
+        (
+            ("--mean_response", "99999"),
+            "--mean_response 99999 is more than data.max_response_length=1024 (default) allows; give at most 1024, or",
+        ),
+        (("--mean_prompt", "512.5"), "--mean_prompt 512.5 is more than data.max_prompt_length=512 (default) allows"),
         (("--rolout_n", "8"), "--rolout_n is no flag; did you mean --rollout_n?"),
     ],
 )

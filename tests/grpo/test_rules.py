@@ -171,6 +171,12 @@ def test_a_reward_file_that_is_not_there_is_named():
     )
 
 
+def test_a_warm_up_is_not_asked_for_its_data_where_verl_has_none():
+    rules.check(settings("--engine", "verl", "--sft_warmup", "10"))  # the engine itself refuses the warm-up
+    (problem,) = problems("--engine", "embedded", "--sft_warmup", "10")
+    assert problem.startswith("launcher.sft.steps=10 (flag --sft_warmup) needs launcher.sft.files")
+
+
 def test_the_small_new_model_needs_a_width_that_its_heads_can_share():
     # 4 heads, rotary halves: a multiple of 8; below 100 that is 96
     assert problems("launcher.scratch.hidden_size=100") == [

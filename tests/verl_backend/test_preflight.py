@@ -160,6 +160,23 @@ def test_heads_that_tensor_parallelism_cannot_part():
     assert only(f"{TP}=4", model=grouped).text.endswith("(3 for keys and values); on 4 GPUs it can be 1")
 
 
+def test_a_well_known_model_of_the_hub_is_judged_without_its_folder():
+    def of(name: str) -> dict[str, Any]:
+        return facts_of.of_files(run_of(draft_of(f"{MODEL}.path={name}")))
+
+    seven = ("Qwen/Qwen2.5-7B", f"{GPUS}=8", f"{MODEL}.path=Qwen/Qwen2.5-7B")
+    assert only(*seven[1:], f"{TP}=8", **of(seven[0])) == Refusal(
+        f"{TP}=8 (override) does not divide the model's 28 attention heads (4 for keys and values); "
+        "on 8 GPUs it can be 1, 2, 4",
+        {TP: 4},
+    )
+    apart = refused(*seven[1:], f"{TP}=3", **of(seven[0]))
+    assert apart[0].text.endswith("tensor_model_parallel_size can be 1, 2, 4")  # and not 8
+    math = of("Qwen/Qwen2.5-Math-7B-Instruct")  # of 4096 positions: 4096 - 512 = 3584
+    assert only("data.max_response_length=4096", **math).fix == {"data.max_response_length": 3584}
+    assert of("someone/unheard-of") == {}
+
+
 @pytest.mark.slow
 def test_a_model_length_beyond_the_models_positions():
     refusal = only(f"{ROLLOUT}.max_model_len=40000", model=QWEN)

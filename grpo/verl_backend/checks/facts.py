@@ -14,6 +14,7 @@ from typing import Any
 
 from grpo.engine import Run
 from grpo.hydra_text import read_override
+from grpo.known_models import known_models
 from grpo.verl_backend.installation.environment import environment_problems, find_environment, look
 
 # A process that torchrun (or a PyTorch job of Kubernetes) has started; verl starts its own through Ray.
@@ -31,6 +32,7 @@ class Facts:
 
     gpus:          visible on this machine; no_gpu: why there are none
     model:         the contents of the model's config.json; unreadable: why it cannot be read
+    known:         a part of the config.json of a well-known model of the Hub, whose folder is not here
     files:         names in the model's folder
     chat_template: whether the tokenizer has one
     parameters:    of the model
@@ -48,6 +50,7 @@ class Facts:
     no_gpu: str | None = None
     model: Mapping[str, Any] | None = None
     unreadable: str | None = None
+    known: Mapping[str, Any] | None = None
     files: frozenset[str] | None = None
     chat_template: bool | None = None
     parameters: int | None = None
@@ -61,6 +64,12 @@ class Facts:
     shared_memory: int | None = None
     ray: tuple[str, str] | None = None
     torchrun: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The model's heads and positions, under the names of config.json; empty where they are not known."""
+        model = self.model or self.known or {}
+        return {**model, **(model.get("text_config") or {})}
 
 
 def gather(run: Run, *, here: bool) -> Facts:
@@ -87,10 +96,11 @@ def _of_environment(run: Run) -> dict[str, Any]:
 
 
 def of_files(run: Run) -> dict[str, Any]:
-    """The facts that a plan depends on: what stands in the model's folder. Nothing for a model of the Hub."""
-    folder = Path(str(run.config.actor_rollout_ref.model.path)).expanduser()
+    """The facts that a plan depends on: what stands in the model's folder; of a Hub name what is known of it."""
+    name = str(run.config.actor_rollout_ref.model.path)
+    folder = Path(name).expanduser()
     if not (folder / "config.json").is_file():
-        return {}
+        return {"known": known_models()[name]} if name in known_models() else {}
     files = frozenset(path.name for path in folder.iterdir())
     facts: dict[str, Any] = {"files": files}
     try:

@@ -62,10 +62,8 @@ def _tensor_sizes(values: Effective, facts: Facts) -> list[int]:
 
 def _heads_of(facts: Facts) -> tuple[int, int]:
     """(attention heads, key-value heads) of the model; 0 where that is not known."""
-    model = facts.model or {}
-    text = model.get("text_config") or model
-    heads = text.get("num_attention_heads") or text.get("n_head") or 0
-    return heads, text.get("num_key_value_heads") or heads
+    heads = facts.sizes.get("num_attention_heads") or facts.sizes.get("n_head") or 0
+    return heads, facts.sizes.get("num_key_value_heads") or heads
 
 
 def _heads(values: Effective, facts: Facts) -> Iterator[Refusal]:
@@ -102,8 +100,7 @@ def _ulysses(values: Effective, facts: Facts) -> Iterator[Refusal]:
 def _lengths(values: Effective, facts: Facts) -> Iterator[Refusal]:
     """vllm_async_server.py: _validate_configs; a longer response would be cut off without a word."""
     prompt, response, limit = values[PROMPT], values[RESPONSE], values[LONGEST]
-    model = facts.model or {}
-    positions = model.get("max_position_embeddings") or (model.get("text_config") or {}).get("max_position_embeddings")
+    positions = facts.sizes.get("max_position_embeddings")
     positions = values[f"{MODEL}.override_config.max_position_embeddings"] or positions
     if limit is not None and positions and limit > positions:
         yield Refusal(f"{values.said(LONGEST)} is more than the model's {positions} positions", {LONGEST: positions})

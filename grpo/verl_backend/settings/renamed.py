@@ -74,6 +74,9 @@ GONE: dict[str, tuple[str, str]] = {
     ),
     "data.reward_fn_key": (REWARDS, "verl always reads data_source; launcher.data.source_key names your column"),
     "trainer.use_legacy_worker_impl": ("0.8.0", "there is one kind of workers now; leave it out"),
+    # Gone before 0.4.0, where this table begins: https://github.com/verl-project/verl/pull/1323
+    f"{ACTOR}.fsdp_config.grad_offload": ("0.4.0", "leave it out"),
+    "critic.model.fsdp_config.grad_offload": ("0.4.0", "leave it out"),
     f"{ROLLOUT}.chat_scheduler": ("0.4.1", "leave it out"),
     f"{ROLLOUT}.use_fire_sampling": ("0.5.0", "leave it out"),
     f"{ROLLOUT}.skip_rollout": ("0.8.0", "write skip.rollout.enable"),
