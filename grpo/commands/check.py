@@ -121,7 +121,7 @@ def _clean(asked: Asked, data: Data, rows: list[Row], tried: list[Tried]) -> str
         return ""
     apart, settings = has_val_file(asked.settings), asked.settings
     records = list(data.train or []) if apart else [*(data.train or []), *data.val]
-    unpaid = {name for one in tried if one.correctness for name in one.low_rows}
+    unpaid = {name for one in tried if one.correctness for name in (*one.low_rows, *one.broken_rows)}
     counted = _diagnosis(asked, Data(records, data.val if apart else []), compares_text=False)[0]
     found = diagnose(records, data.val if apart else [], lengths=counted.lengths, longest=settings[LONGEST])
     kept = clean(records, found, leave_out={i for i in range(len(records)) if rows[i].name in unpaid})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from reward_funcs.rehearsal.answers import (
     ASKED,
@@ -24,97 +24,14 @@ from reward_funcs.rehearsal.answers import (
     wrong_answer,
 )
 from reward_funcs.rehearsal.calls import Call, Caller, spread
-from reward_funcs.rehearsal.reading import is_correctness, is_ours, read, rules_for, scorer, shown
+from reward_funcs.rehearsal.reading import is_correctness, is_ours, read, rules_for, scorer, shown, unreadable
+from reward_funcs.rehearsal.tried import Kind, Plan, Row, Tried
 from reward_funcs.score import Reward, Sample
 
 SHOWN = 5  # failing rows that are shown
 NEIGHBOURS = 20  # other records that are looked at for a wrong answer
 DECIMAL = "decimal"
 CALLS = 16  # that a record costs when everything is tried on it
-
-
-@dataclass(frozen=True)
-class Row:
-    """A record to try. name: how the user finds it, `record 7`."""
-
-    sample: Sample
-    name: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is tried: gold, right answers in all; tried, records of each source with everything; seconds, in all.
-
-    deadline: seconds for one call.
-    """
-
-    gold: int
-    tried: int
-    seconds: float
-    deadline: float
-
-
-FULL = Plan(gold=20_000, tried=200, seconds=30.0, deadline=20.0)
-SHORT = Plan(gold=200, tried=16, seconds=4.0, deadline=4.0)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Answers of one kind. paid: how many scored as much as the right answer of the same record, which scored."""
-
-    tried: int = 0
-    mean: float | None = None
-    paid: int = 0
-    errors: int = 0
-    first: str = ""  # the first paid or failed row
-    slowest: float = 0.0
-
-
-@dataclass
-class Tried:
-    """What became of one reward on one data_source.
-
-    low: the first rows whose right answer scores less than 1, one line each; low_rows: the names of all of them.
-    best: the spelling that scores highest, in which the other numbers are; asked: whether the prompt asks for it;
-    sample_answer: one to show. low_score, high_score: the range of all scores; differ: of `twice` responses
-    scored twice how many got two scores. unknown: records whose right answer nobody knows. uneven: not every response
-    has the same parts. skipped: why nothing was tried, "" when it was.
-    """
-
-    source: str
-    reward: str
-    rows: int
-    scorer: str
-    ours: bool
-    correctness: bool
-    file: str | None = None
-    gold: int = 0
-    right: int = 0
-    zero: int = 0
-    gold_mean: float | None = None
-    gold_errors: int = 0
-    unknown: int = 0
-    low: list[str] = field(default_factory=list)
-    low_rows: list[str] = field(default_factory=list)
-    spellings: dict[str, float] = field(default_factory=dict)
-    best: str = BARE
-    sample_answer: str = ""
-    asked: bool = False
-    bad: dict[str, Kind] = field(default_factory=dict)
-    twice: int = 0
-    differ: int = 0
-    first_differ: str = ""
-    calls: int = 0
-    errors: int = 0
-    first_error: str = ""
-    p50: float | None = None
-    p99: float | None = None
-    low_score: float | None = None
-    high_score: float | None = None
-    parts: list[str] = field(default_factory=list)
-    uneven: bool = False
-    hung: bool = False
-    skipped: str = ""
 
 
 class Trial:
@@ -134,9 +51,20 @@ class Trial:
             file=str(reward.file) if reward.file else None,
         )
         self._calls: list[Call] = []
+        self._leave_out_broken()
+
+    def _leave_out_broken(self) -> None:
+        """Every record's tests are read: training would fail on those that cannot be, whatever the response."""
+        whys = [unreadable(self._rules, row.sample) for row in self._rows]
+        broken = [(row.name, why) for row, why in zip(self._rows, whys, strict=True) if why]
+        self.found.broken = [f"{name}: {why}" for name, why in broken[:SHOWN]]
+        self.found.broken_rows = [name for name, _ in broken]
+        self._rows = [row for row, why in zip(self._rows, whys, strict=True) if not why]
 
     def run(self, gold: int, *, has_gold: bool = True) -> Tried:
         """gold: right answers to try. has_gold: whether the records have any."""
+        if not self._rows:
+            return self.found
         rights = [right_answer(row.sample, self._rules) if has_gold else None for row in self._rows]
         known = [i for i, right in enumerate(rights) if right is not None]
         self.found.unknown = len(rights) - len(known) if has_gold else 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from reward_funcs.rehearsal.answers import BAD, BARE, SPELLINGS
-from reward_funcs.rehearsal.cases import Tried
+from reward_funcs.rehearsal.tried import Tried
 from reward_funcs.reward_func import rules_of
 
 Level = Literal["refuse", "warn", "note"]
@@ -62,14 +62,23 @@ def _also(sources: list[str]) -> str:
     return f"; likewise in {shown}"
 
 
-def findings(tried: Tried, *, max_errors: float, better: str = "") -> list[Finding]:
+def findings(tried: Tried, *, max_errors: float, better: str = "", before_training: bool = False) -> list[Finding]:
     """Everything to say about one reward on one data_source, the worst first.
 
     max_errors: share of a batch that may fail. better: a change that makes the right answers score, tried before.
+    before_training: refuse only what training could not go on with.
     """
     if tried.skipped:
         return [Finding("note", f"{tried.reward} was not tried: {tried.skipped}")]
-    found = [*_failing(tried, max_errors), *_gold(tried, better), *_bad(tried), *_signal(tried), *_time(tried)]
+    few = before_training and len(tried.broken_rows) <= max_errors * tried.rows
+    found = [
+        *_broken(tried, "warn" if few else "refuse"),
+        *_failing(tried, max_errors),
+        *_gold(tried, better),
+        *_bad(tried),
+        *_signal(tried),
+        *_time(tried),
+    ]
     order = {"refuse": 0, "warn": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
@@ -80,6 +89,16 @@ def _where(tried: Tried) -> str:
 
 def _edit(tried: Tried) -> str:
     return f"edit {tried.file}: " if tried.file and not tried.ours else ""
+
+
+def _broken(tried: Tried, level: Level) -> list[Finding]:
+    """Code records that fail whatever the response says."""
+    if not tried.broken_rows:
+        return []
+    text = f"{_where(tried)}{len(tried.broken_rows)} of {tried.rows} records have a ground_truth that holds no tests; "
+    text += "every call on them fails"
+    fix = "mend the ground_truth of these records, or leave them out: {check} --clean clean.parquet"
+    return [Finding(level, text, fix, tuple(tried.broken))]
 
 
 def _failing(tried: Tried, max_errors: float) -> list[Finding]:
@@ -173,7 +192,8 @@ def _bad(tried: Tried) -> list[Finding]:
 
 def _signal(tried: Tried) -> list[Finding]:
     found = []
-    if tried.calls > 2 and tried.low_score is not None and tried.low_score == tried.high_score:
+    judged = tried.gold > tried.gold_errors or not tried.ours
+    if judged and tried.calls > 2 and tried.low_score is not None and tried.low_score == tried.high_score:
         text = (
             f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, right or wrong: a group has no "
         )

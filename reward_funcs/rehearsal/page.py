@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reward_funcs.rehearsal.answers import BARE, SPELLINGS
-from reward_funcs.rehearsal.cases import DECIMAL, Tried
+from reward_funcs.rehearsal.cases import DECIMAL
+from reward_funcs.rehearsal.tried import Tried
 
 WIDE = 15  # columns of a line's name
 
@@ -15,6 +16,8 @@ def lines(tried: Tried) -> list[str]:
     head = f"{tried.source}  {tried.rows:,} records, scored by {tried.scorer}"
     if tried.skipped:
         return [head, *_line("not tried", tried.skipped)]
+    if len(tried.broken_rows) == tried.rows:
+        return [head, *_line("not tried", "no record has tests that can be read")]
     return [
         head,
         *_line("right answers", _gold(tried)),
@@ -35,7 +38,7 @@ def _gold(tried: Tried) -> str:
     mean = "no score" if tried.gold_mean is None else f"mean {tried.gold_mean:.3g}"
     how = "" if tried.best == BARE else f", written as {' '.join(_spelled(tried.best, tried.sample_answer).split())}"
     failed = f"; {tried.gold_errors:,} failed" if tried.gold_errors else ""
-    some = "" if tried.gold + tried.unknown >= tried.rows else f" ({tried.gold:,} tried)"
+    some = "" if tried.gold + tried.unknown + len(tried.broken_rows) >= tried.rows else f" ({tried.gold:,} tried)"
     return f"{mean}; {tried.right:,} of {tried.gold:,} score 1{some}{how}{failed}"
 
 

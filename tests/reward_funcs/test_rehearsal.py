@@ -12,8 +12,18 @@ from reward_funcs import Reward, RewardError, Sample, build_reward, load_reward
 from reward_funcs.rehearsal import FULL, Plan, Row, short_check, try_out
 from reward_funcs.rehearsal.answers import BAD, Right, right_answer, wrong_answer
 from reward_funcs.rehearsal.cases import percentile
+from reward_funcs.sandbox import SandboxError, usable_jail
 
 GOLD = [Sample("math_reasoning", "", str(n), {"index": 10 + n}) for n in range(4)]
+
+
+@pytest.fixture
+def programs(missing) -> None:
+    """What runs a program needs a jail on this machine."""
+    try:
+        usable_jail()
+    except SandboxError as error:
+        missing(str(error))
 
 
 def rows(*samples: Sample) -> list[Row]:
@@ -247,6 +257,40 @@ def test_code_is_tried_with_the_solution_beside_it():
     assert right_answer(body, "code") == Right("def f(x):\n    return x * 2\n", None)
     assert right_answer(Sample("code", "", truth), "code") is None
     assert right_answer(good, "code") == Right("def f(x):\n    return x * 2\n", None)
+
+
+BROKEN = {
+    '{"kind": "call", "entry": "f"}': "of kind call needs 'cases', a list that is not empty",
+    '{"kind": "cal", "entry": "f", "cases": [1]}': "has kind 'cal'; known: call, stdio, assert",
+    "{no json": "is no JSON",
+    '{"kind": "call", "entry": "f", "cases": [{"args": 2, "expected": 4}]}': "case 0: 'args' has to be a list",
+}
+
+
+def test_code_records_without_readable_tests_are_listed_whether_or_not_a_program_stands_beside_them(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    fine = [Sample("code", "", truth) for _ in range(6)]
+    broken = [Sample("code", "", text, {"solution": "def f(x):\n    return 4\n"}) for text in BROKEN]
+    found, findings = tried(load_reward(None), *fine, *broken)
+    assert (found.rows, found.unknown, found.errors) == (10, 6, 0)
+    assert found.broken_rows == ["record 7", "record 8", "record 9", "record 10"]
+    first = findings[0]
+    assert first.level == "refuse"
+    assert first.text == "code: 4 of 10 records have a ground_truth that holds no tests; every call on them fails"
+    for row, name, why in zip(first.rows, found.broken_rows, BROKEN.values(), strict=True):
+        assert row.startswith(f"{name}: ground_truth ")
+        assert why in row
+    with pytest.raises(RewardError, match="4 of 10 records have a ground_truth that holds no tests"):
+        short_check(load_reward(None), [row.sample for row in rows(*fine, *broken)])
+
+
+def test_code_records_that_all_have_no_tests_are_refused_and_a_few_of_many_only_warned_about(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    _, findings = tried(load_reward(None), Sample("code", "", ""), Sample("code", "", "x = 1"))
+    assert [finding.level for finding in findings] == ["refuse"]
+    many = [Sample("code", "", truth) for _ in range(10)]  # 1 of 11 is less than the tenth that may fail
+    (said,) = short_check(load_reward(None), [*many, Sample("code", "", "x = 1")])
+    assert said.startswith("code: 1 of 11 records have a ground_truth that holds no tests")
 
 
 def test_a_wrong_answer_is_the_next_number_or_another_records():
