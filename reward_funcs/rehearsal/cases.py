@@ -67,6 +67,7 @@ class Trial:
             return self.found
         rights = [right_answer(row.sample, self._rules) if has_gold else None for row in self._rows]
         known = [i for i, right in enumerate(rights) if right is not None]
+        self.found.known = len(known)
         self.found.unknown = len(rights) - len(known) if has_gold else 0
         chosen = [known[place] for place in spread(len(known), gold)]
         one = next((right for i in chosen if (right := rights[i])), Right("", None))
@@ -121,13 +122,17 @@ class Trial:
     def _spellings(self, places: list[int], rights: Sequence[Right | None]) -> dict[int, tuple[Sample, Call]]:
         """The right answers in every spelling; what came of the one that scores highest, by row."""
         found: dict[str, dict[int, tuple[Sample, Call]]] = {}
+        tried: dict[str, int] = {}
         for name in [*SPELLINGS, DECIMAL]:
             texts = {i: text for i in places if (right := rights[i]) and (text := _other(right, name)) is not None}
             samples = [self._sample(i, text) for i, text in texts.items()]
             calls = self._timed(samples)
+            tried[name] = len(samples)
             found[name] = {i: (s, call) for i, s, call in zip(texts, samples, calls, strict=False)}
             if name == BARE:
                 self._compare(list(texts), samples, calls, self._timed(samples[: len(calls)]))
+        # of two spellings that were tried on different records neither is the better one
+        found = {name: calls if len(calls) == tried[name] or name == BARE else {} for name, calls in found.items()}
         scored = {name: [c.score for _, c in calls.values() if c.score is not None] for name, calls in found.items()}
         self.found.spellings = {name: statistics.fmean(scores) for name, scores in scored.items() if scores}
         # A reward of ours reads a bare answer; a truth that it does not find equal to itself is one it cannot read.
@@ -148,6 +153,8 @@ class Trial:
             made = {i: text for i in places[: bad.most] if (text := self._bad_text(bad, i, rights)) is not None}
             samples = [self._sample(i, text) for i, text in made.items()]
             calls = self._timed(samples, counts=bad.name != "huge")
+            if samples and not calls:
+                self.found.untried.append(bad.name)
             if bad.name == "wrong":
                 self._compare(list(made), samples, calls, self._timed(samples[: len(calls)]))
             self.found.bad[bad.name] = self._kind(list(made), samples, calls, best)
@@ -209,6 +216,7 @@ class Trial:
         names = {frozenset(call.parts) for call in self._calls if call.score is not None}
         found.parts, found.uneven = sorted(frozenset[str]().union(*names)), len(names) > 1
         found.hung = self._caller.hung
+        found.ended = self._caller.ended if found.untried or found.gold < min(1, found.known) else ""
 
 
 def _in(right: Right, name: str) -> str:

@@ -41,7 +41,7 @@ def try_out(
     names = reward.names if isinstance(reward, Combined) else (reward.name,)
     end = time.monotonic() + plan.seconds
     left = len(sources) * len(reward.singles)
-    judge = partial(findings, max_errors=max_errors, before_training=before_training)
+    judge = partial(findings, max_errors=max_errors, alone=len(names) == 1, before_training=before_training)
     found: dict[tuple[str, int], tuple[Tried, list[Finding]]] = {}
     for place, (name, single) in enumerate(zip(names, reward.singles, strict=True)):
         # one of ours ends by itself: a program has its own deadline, and a slow machine is no reason to give it up

@@ -62,11 +62,13 @@ def _also(sources: list[str]) -> str:
     return f"; likewise in {shown}"
 
 
-def findings(tried: Tried, *, max_errors: float, better: str = "", before_training: bool = False) -> list[Finding]:
+def findings(
+    tried: Tried, *, max_errors: float, better: str = "", alone: bool = True, before_training: bool = False
+) -> list[Finding]:
     """Everything to say about one reward on one data_source, the worst first.
 
     max_errors: share of a batch that may fail. better: a change that makes the right answers score, tried before.
-    before_training: refuse only what training could not go on with.
+    alone: no other reward is added to it. before_training: refuse only what training could not go on with.
     """
     if tried.skipped:
         return [Finding("note", f"{tried.reward} was not tried: {tried.skipped}")]
@@ -76,7 +78,7 @@ def findings(tried: Tried, *, max_errors: float, better: str = "", before_traini
         *_failing(tried, max_errors),
         *_gold(tried, better),
         *_bad(tried),
-        *_signal(tried),
+        *_signal(tried, "refuse" if alone and not before_training else "warn"),
         *_time(tried),
     ]
     order = {"refuse": 0, "warn": 1, "note": 2}
@@ -190,14 +192,27 @@ def _bad(tried: Tried) -> list[Finding]:
     return found
 
 
-def _signal(tried: Tried) -> list[Finding]:
-    found = []
-    judged = tried.gold > tried.gold_errors or not tried.ours
-    if judged and tried.calls > 2 and tried.low_score is not None and tried.low_score == tried.high_score:
-        text = (
-            f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, right or wrong: a group has no "
-        )
-        found.append(Finding("warn", f"{text}difference to learn from", f"{_edit(tried)}let the score depend on it"))
+def _constant(tried: Tried, level: Level) -> list[Finding]:
+    """One score for everything. Says nothing where bad answers were not tried, or a reward of ours met no right one."""
+    rights = tried.gold > tried.gold_errors
+    bads = [kind for kind in tried.bad.values() if kind.mean is not None]
+    if tried.low_score is None or tried.low_score != tried.high_score or tried.untried or not bads:
+        return []
+    fix = f"{_edit(tried)}let the score depend on it"
+    text = f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, "
+    if rights:
+        level = level if tried.correctness or not tried.ours else "warn"
+        return [Finding(level, f"{text}right or wrong: a group has no difference to learn from", fix)]
+    return [] if tried.ours else [Finding("warn", f"{text}and no right one was tried", fix)]
+
+
+def _signal(tried: Tried, level: Level) -> list[Finding]:
+    found = _constant(tried, level)
+    if tried.untried and not tried.hung and tried.errors < tried.calls:
+        left = "right and bad answers" if tried.known and not tried.gold else "bad answers"
+        names = ", ".join(tried.untried)
+        text = f"{_where(tried)}{left} were not all tried on {tried.reward}, {tried.ended}: {names}"
+        found.append(Finding("note", f"{text}; nothing is known of these"))
     if tried.differ:
         text = f"{_where(tried)}{tried.reward} scored the same response differently, {tried.differ} times of "
         fix = f"{_edit(tried)}take chance and state out of it; a judge that is a model answers greedily"

@@ -34,6 +34,8 @@ def _line(name: str, text: str) -> Iterator[str]:
 
 def _gold(tried: Tried) -> str:
     if not tried.gold:
+        if tried.known:
+            return f"none has a score: {tried.ended}"
         return "unknown: none was tried" if tried.unknown else "there are none (--answer_key none)"
     mean = "no score" if tried.gold_mean is None else f"mean {tried.gold_mean:.3g}"
     how = "" if tried.best == BARE else f", written as {' '.join(_spelled(tried.best, tried.sample_answer).split())}"
@@ -57,7 +59,12 @@ def _spelled(name: str, answer: str) -> str:
 
 def _bad(tried: Tried) -> str:
     kinds = [(name, kind) for name, kind in tried.bad.items() if kind.tried]
-    return "   ".join(f"{name} {'failed' if kind.mean is None else f'{kind.mean:.3g}'}" for name, kind in kinds)
+    said = [f"{name} {'failed' if kind.mean is None else f'{kind.mean:.3g}'}" for name, kind in kinds]
+    if tried.untried:
+        said.append(
+            f"{', '.join(tried.untried) if kinds else 'none was'}{' not' if kinds else ''} tried: {tried.ended}"
+        )
+    return "   ".join(said)
 
 
 def _calls(tried: Tried) -> str:

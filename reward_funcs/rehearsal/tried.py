@@ -55,9 +55,10 @@ class Tried:
     low: the first rows whose right answer scores less than 1, one line each; low_rows: the names of all of them.
     best: the spelling that scores highest, in which the other numbers are; asked: whether the prompt asks for it;
     sample_answer: one to show. low_score, high_score: the range of all scores; differ: of `twice` responses
-    scored twice how many got two scores. unknown: records whose right answer nobody knows. broken: code records whose
-    tests cannot be read, which are not tried, the first of them a line each; broken_rows: the names of all of them.
-    uneven: not every response has the same parts. skipped: why nothing was tried, "" when it was.
+    scored twice how many got two scores. known, unknown: records whose right answer is known, or not.
+    broken: code records whose tests cannot be read; they are not tried. The first, a line each; broken_rows: the names of all of them.
+    untried: kinds of bad answers that were to be tried and were not; ended: why calls were given up, "" when all were
+    made. uneven: not every response has the same parts. skipped: why nothing was tried, "" when it was.
     """
 
     source: str
@@ -72,6 +73,7 @@ class Tried:
     zero: int = 0
     gold_mean: float | None = None
     gold_errors: int = 0
+    known: int = 0
     unknown: int = 0
     broken: list[str] = field(default_factory=list)
     broken_rows: list[str] = field(default_factory=list)
@@ -82,6 +84,8 @@ class Tried:
     sample_answer: str = ""
     asked: bool = False
     bad: dict[str, Kind] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)
+    ended: str = ""
     twice: int = 0
     differ: int = 0
     first_differ: str = ""

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from reward_funcs import Reward, RewardError, Sample, build_reward, load_reward
+from reward_funcs.combined import Combined
 from reward_funcs.rehearsal import FULL, Plan, Row, short_check, try_out
 from reward_funcs.rehearsal.answers import BAD, Right, right_answer, wrong_answer
 from reward_funcs.rehearsal.cases import percentile
+from reward_funcs.rehearsal.page import lines
 from reward_funcs.sandbox import SandboxError, usable_jail
 
 GOLD = [Sample("math_reasoning", "", str(n), {"index": 10 + n}) for n in range(4)]
@@ -171,6 +173,42 @@ def test_the_other_language_is_not_the_prompts():
 def test_a_reward_that_is_the_same_for_everything_cannot_teach():
     findings = tried(Reward(lambda solution_str: 0.2), *GOLD)[1]
     assert any("gives every response 0.2, right or wrong" in finding.text for finding in findings)
+
+
+def test_a_constant_reward_is_refused_by_a_check_and_warned_about_before_training():
+    text = "math_reasoning: <lambda> gives every response {}, right or wrong: a group has no difference to learn from"
+    for score in (5.0, 0.0):
+        constant = Reward(lambda solution_str, score=score: score)
+        findings = tried(constant, *GOLD)[1]
+        assert [f.text for f in findings if f.level == "refuse"] == [text.format(f"{score:g}")]
+        assert any(line.startswith(text.format(f"{score:g}")) for line in short_check(constant, GOLD))
+    beside = Combined(
+        [("a", load_reward(None)), ("b", Reward(lambda solution_str: 5.0))]
+    )  # the other one still teaches
+    assert "refuse" not in [finding.level for _, each in try_out(beside, rows(*GOLD), FULL) for finding in each]
+
+
+def test_nothing_is_concluded_from_what_there_was_no_time_to_try():
+    def slow(solution_str: str, ground_truth: str) -> float:
+        time.sleep(0.2)
+        return float(solution_str == ground_truth)
+
+    plan = Plan(gold=200, tried=16, seconds=0.5, deadline=5)  # two calls, and one that begins before the end
+    found, findings = tried(Reward(slow), *GOLD, plan=plan)
+    assert (found.known, found.low_score, found.untried) == (4, 1.0, [bad.name for bad in BAD])
+    assert not any("right or wrong" in finding.text for finding in findings)
+    (left,) = [finding.text for finding in findings if finding.level == "note"]
+    assert "bad answers were not all tried on slow, the time for this check was over: empty, wrong" in left
+    assert any("bad answers    none was tried: the time for this check was over" in line for line in lines(found))
+
+
+def test_records_have_right_answers_also_where_every_call_hangs(tmp_path: Path):
+    file = tmp_path / "loop.py"
+    file.write_text("def compute_score(solution_str):\n    while True:\n        pass\n")
+    found, _ = tried(load_reward(str(file)), *GOLD, plan=Plan(gold=200, tried=16, seconds=4, deadline=0.3))
+    shown = lines(found)
+    assert shown[1].endswith("right answers  none has a score: its calls do not end")
+    assert shown[2].endswith("bad answers    none was tried: its calls do not end")
 
 
 def test_a_reward_that_throws_dice_is_named():
