@@ -56,7 +56,8 @@ class Tried:
     best: the spelling that scores highest, in which the other numbers are; asked: whether the prompt asks for it;
     sample_answer: one to show. low_score, high_score: the range of all scores; differ: of `twice` responses
     scored twice how many got two scores. known, unknown: records whose right answer is known, or not.
-    broken: code records whose tests cannot be read; they are not tried. The first, a line each; broken_rows: the names of all of them.
+    broken: code records whose tests cannot be read, which are not tried, the first of them a line each;
+    broken_rows: the names of all of them.
     untried: kinds of bad answers that were to be tried and were not; ended: why calls were given up, "" when all were
     made. uneven: not every response has the same parts. skipped: why nothing was tried, "" when it was.
     """
