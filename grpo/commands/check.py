@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.commands.prints_aside import prints_aside
 from grpo.commands.training_words import Asked, has_val_file, read
 from grpo.config import ConfigError
 from grpo.launch import Data
@@ -40,18 +41,20 @@ def main(argv: list[str]) -> int:
     asked = read("check", argv, ABOUT, _flags)
     if asked.own.clean is not None and asked.own.clean.suffix != ".parquet":
         raise ConfigError(f"--clean {asked.own.clean}: the result is a parquet file; name it clean.parquet")
-    reward = asked.reward()
+    with prints_aside():
+        reward = asked.reward()
     data = asked.read_data()
     rows = list(_rows(data, apart=has_val_file(asked.settings)))
     refuse_code_without_jail(reward, (row.sample.data_source for row in rows))
-    tried = try_out(
-        reward,
-        rows,
-        FULL,
-        has_gold=asked.settings[ANSWER] != "none",
-        timeout=asked.settings["launcher.reward.timeout"],
-        max_errors=asked.settings["launcher.max_reward_errors"],
-    )
+    with prints_aside():
+        tried = try_out(
+            reward,
+            rows,
+            FULL,
+            has_gold=asked.settings[ANSWER] != "none",
+            timeout=asked.settings["launcher.reward.timeout"],
+            max_errors=asked.settings["launcher.max_reward_errors"],
+        )
     own = any(not one.ours for one, _ in tried)
     diagnosis, length_note = _diagnosis(asked, data, compares_text=own)
     findings = [*merged([finding for _, each in tried for finding in each]), *diagnosis.findings]

@@ -179,3 +179,25 @@ def test_the_page_in_the_documents_is_what_is_printed(page: str, in_folder: Path
     assert [line for line in shown.splitlines() if line not in printed] == []
     assert main(["score", "--data", "prompts.json", "--responses", "responses.jsonl"]) == 0
     assert re.search(r"^qa +1 +2 +0 +0\.5000 +0\.5000 +1\.0000$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["check"], ["score", "--responses", "r.jsonl"]])
+def test_what_a_reward_prints_is_not_in_the_json(command: list[str], in_folder: Path, repo: Path):
+    (in_folder / "d.json").write_text(json.dumps(SUMS))
+    (in_folder / "r.jsonl").write_text('{"index": 0, "response": "0"}')
+    (in_folder / "my.py").write_text(
+        "print('read')\ndef compute_score(solution_str, ground_truth):\n    print('called', flush=True)\n"
+        "    return float(solution_str == ground_truth)\n"
+    )
+    words = [*command, "--data", "d.json", "--reward_func", "my.py", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo", *words],
+        env={"PYTHONPATH": str(repo)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)
+    assert "read" in done.stderr
+    assert "called" in done.stderr
