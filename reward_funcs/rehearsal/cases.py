@@ -27,10 +27,12 @@ from reward_funcs.rehearsal.calls import Call, Caller, spread
 from reward_funcs.rehearsal.reading import is_correctness, is_ours, read, rules_for, scorer, shown, unreadable
 from reward_funcs.rehearsal.tried import Kind, Plan, Row, Tried
 from reward_funcs.score import Reward, Sample
+from reward_funcs.signature import columns
 
 SHOWN = 5  # failing rows that are shown
 NEIGHBOURS = 20  # other records that are looked at for a wrong answer
 DECIMAL = "decimal"
+TOGETHER = 4  # responses in one call of a reward of lists
 CALLS = 16  # that a record costs when everything is tried on it
 
 
@@ -48,6 +50,7 @@ class Trial:
             scorer=scorer(reward, first),
             ours=is_ours(reward),
             correctness=is_correctness(reward),
+            columns=_columns(reward, rows),
             file=str(reward.file) if reward.file else None,
         )
         self._calls: list[Call] = []
@@ -73,6 +76,7 @@ class Trial:
         one = next((right for i in chosen if (right := rights[i])), Right("", None))
         first = self._sample(chosen[0] if chosen else 0, one.whole)
         probe = self._timed([first, first])
+        self._together([self._sample(i, _in(rights[i] or one, BARE)) for i in chosen[:TOGETHER]] or [first], probe)
         tried = self._caller.affordable(CALLS * (probe[-1].seconds or 0.0) if probe else 0.0, self._plan.tried)
         front = [chosen[place] for place in spread(len(chosen), tried)]
         calls = self._spellings(front, rights)
@@ -85,6 +89,16 @@ class Trial:
         self._rest([i for i in chosen if i not in set(front)], rights)
         self._sum_up()
         return self.found
+
+    def _together(self, samples: list[Sample], alone: Sequence[Call]) -> None:
+        """A reward of lists is called with several responses, as in training: there it may fail though it never did."""
+        if not self._reward.shape.together or not alone or any(call.error for call in alone):
+            return
+        samples += [replace(samples[0], solution="")] if len(samples) == 1 else []
+        calls = self._caller.together(samples)
+        self._calls += calls
+        if calls and calls[0].error is not None:
+            self.found.together, self.found.together_error = len(calls), calls[0].error
 
     def _sample(self, i: int, text: str) -> Sample:
         return replace(self._rows[i].sample, solution=text)
@@ -217,6 +231,13 @@ class Trial:
         found.parts, found.uneven = sorted(frozenset[str]().union(*names)), len(names) > 1
         found.hung = self._caller.hung
         found.ended = self._caller.ended if found.untried or found.gold < min(1, found.known) else ""
+
+
+def _columns(reward: Reward, rows: Sequence[Row]) -> list[str]:
+    """What a reward may ask for: lists by name, or `extra_info` and what stands beside it."""
+    given = set(columns([row.sample for row in rows])) - {"split"}
+    beside = {"data_source", "ground_truth"} | {str(name) for row in rows for name in row.sample.extra_info or {}}
+    return sorted(given if reward.shape.together else given & beside)
 
 
 def _in(right: Right, name: str) -> str:

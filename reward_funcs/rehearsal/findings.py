@@ -14,6 +14,9 @@ from reward_funcs.reward_func import rules_of
 Level = Literal["refuse", "warn", "note"]
 ACCIDENTS = 0.05  # share of bad answers that may be right by accident
 SLOW = 1.0  # seconds for a call
+_LACKING = re.compile(r"needs the column '([^']+)'|KeyError: '([^']+)'")  # ours (signature.py) and Python's own
+_TRUTH = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
+_PROGRAM = "mend the program in `solution`, or the tests in ground_truth that it does not pass"
 _HINTS = {bad.name: bad.hint for bad in BAD}
 _SAID = {
     "empty": "an empty response",
@@ -104,6 +107,10 @@ def _broken(tried: Tried, level: Level) -> list[Finding]:
 
 
 def _failing(tried: Tried, max_errors: float) -> list[Finding]:
+    if tried.together_error:
+        text = f"{_where(tried)}{tried.reward} fails when it is called with {tried.together} responses at once, as in "
+        fix = f"{_edit(tried)}return a list with one score for each of `completions`"
+        return [Finding("refuse", f"{text}training: {tried.together_error}", fix)]
     if not tried.errors:
         return []
     many = tried.gold_errors > max_errors * tried.gold if tried.gold else tried.errors > max_errors * tried.calls
@@ -120,8 +127,20 @@ def _failing(tried: Tried, max_errors: float) -> list[Finding]:
         ]
     why = "; training stops when more of a batch fails than --max_reward_errors" if many else ""
     rows = [kind.first for kind in tried.bad.values() if kind.errors and not kind.paid]
-    fix = f"{_edit(tried)}return a number, also for a response that it cannot read: 0.0"
+    fix = f"{_edit(tried)}{_repair(tried)}"
     return [Finding("refuse" if many else "warn", what + why, fix, tuple(rows[:5]))]
+
+
+def _repair(tried: Tried) -> str:
+    """What mends failing calls: the records, a column, or the user's function."""
+    if tried.ours:
+        return "the reward is a shipped one: change what the message names, in the records or in its parameters"
+    lacking = _LACKING.search(tried.first_error)
+    name = (lacking[1] or lacking[2]) if lacking else ""
+    if name and name not in tried.columns:
+        has = ", ".join(tried.columns)
+        return f"the records have no column `{name}`, they have {has}: name one of these, or add it to the data"
+    return "return a number, also for a response that it cannot read: 0.0"
 
 
 def _gold(tried: Tried, better: str) -> list[Finding]:
@@ -149,8 +168,10 @@ def _gold(tried: Tried, better: str) -> list[Finding]:
     if tried.correctness:
         none = tried.zero == scored
         text += tried.scorer + ("; training would see no reward at all" if none else "; a right response is never paid")
-        repair = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
-        fix = better or (repair if none else "leave those records out: {check} --clean clean.parquet")
+        leave_out = "leave those records out: {check} --clean clean.parquet"
+        fix = better or (_TRUTH if none else leave_out)
+        if tried.scorer.endswith(": code_score"):
+            fix = _PROGRAM if none else f"{_PROGRAM}; or {leave_out}"
         found.append(Finding("refuse" if none else "warn", text, fix, tuple(tried.low)))
     else:
         text += f"{tried.reward} (mean {_number(tried.gold_mean)}); one of length or style owes them nothing"

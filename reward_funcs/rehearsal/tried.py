@@ -59,7 +59,9 @@ class Tried:
     broken: code records whose tests cannot be read, which are not tried, the first of them a line each;
     broken_rows: the names of all of them.
     untried: kinds of bad answers that were to be tried and were not; ended: why calls were given up, "" when all were
-    made. uneven: not every response has the same parts. skipped: why nothing was tried, "" when it was.
+    made. together: responses given to one call of a reward of lists; together_error: what that call failed with,
+    though one for each works. columns: what the records have for the reward to ask for. uneven: not every response
+    has the same parts. skipped: why nothing was tried, "" when it was.
     """
 
     source: str
@@ -93,6 +95,9 @@ class Tried:
     calls: int = 0
     errors: int = 0
     first_error: str = ""
+    together: int = 0
+    together_error: str = ""
+    columns: list[str] = field(default_factory=list)
     p50: float | None = None
     p99: float | None = None
     low_score: float | None = None

@@ -211,6 +211,53 @@ def test_records_have_right_answers_also_where_every_call_hangs(tmp_path: Path):
     assert shown[2].endswith("bad answers    none was tried: its calls do not end")
 
 
+def test_a_reward_of_lists_is_called_with_several_responses_too():
+    def first(completions, ground_truth):
+        return [float(text == truth) for text, truth in zip(completions, ground_truth, strict=True)][:1]
+
+    for samples, count in ((GOLD, 4), (GOLD[:1], 2)):
+        findings = tried(Reward(first), *samples)[1]
+        assert findings[0].level == "refuse"
+        assert (
+            f"first fails when it is called with {count} responses at once, as in training: returned 1 scores for"
+            in (findings[0].text)
+        )
+        assert findings[0].fix == "return a list with one score for each of `completions`"
+    with pytest.raises(RewardError, match="fails when it is called with 4 responses at once"):
+        short_check(Reward(first), GOLD)
+
+
+def by_a_column(completions, label):
+    return [0.0 for _ in completions]
+
+
+def by_an_extra(solution_str, extra_info):
+    return float(extra_info["label"] == solution_str)
+
+
+def test_what_to_do_about_a_missing_column_names_the_columns_that_are_there():
+    samples = [Sample("m", "", "1", {"index": 0, "split": "train", "labels": "1"})]
+    has = {
+        by_a_column: "completions, data_source, ground_truth, index, labels, prompts, solution",
+        by_an_extra: "data_source, ground_truth, index, labels",
+    }
+    for function, names in has.items():
+        findings = tried(Reward(function), *samples)[1]
+        assert (
+            findings[0].fix
+            == f"the records have no column `label`, they have {names}: name one of these, or add it to "
+            "the data"
+        )
+
+
+def test_a_wrong_program_is_to_be_mended_not_to_be_written_as_a_number(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    wrong = Sample("code", "", truth, {"solution": "def f(x):\n    return 5\n"})
+    findings = tried(load_reward(None), wrong)[1]
+    assert findings[0].level == "refuse"
+    assert findings[0].fix == "mend the program in `solution`, or the tests in ground_truth that it does not pass"
+
+
 def test_a_reward_that_throws_dice_is_named():
     # the second call of each right and each wrong answer: 4 and 4
     rolls = itertools.count()
