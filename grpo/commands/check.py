@@ -86,7 +86,7 @@ def _rows(data: Data, *, apart: bool) -> Iterator[Row]:
         for index, record in enumerate(records):
             extra = {"index": index, "split": split, **record.extra}
             sample = Sample(record.data_source, "", record.ground_truth, extra, prompt=record.prompt)
-            yield Row(sample, f"record {record.number}{behind}")
+            yield Row(sample, f"record {record.index}{behind}")
 
 
 def _diagnosis(asked: Asked, data: Data, *, compares_text: bool) -> tuple[Diagnosis, list[str]]:
