@@ -100,7 +100,9 @@ def _broken(tried: Tried, level: Level) -> list[Finding]:
     """Code records that fail whatever the response says."""
     if not tried.broken_rows:
         return []
-    text = f"{_where(tried)}{len(tried.broken_rows)} of {tried.rows} records have a ground_truth that holds no tests; "
+    text = (
+        f"{_where(tried)}{len(tried.broken_rows)} of {tried.rows} records have a ground_truth without readable tests; "
+    )
     text += "every call on them fails"
     fix = "mend the ground_truth of these records, or leave them out: {check} --clean clean.parquet"
     return [Finding(level, text, fix, tuple(tried.broken))]

@@ -361,11 +361,11 @@ def test_code_records_without_readable_tests_are_listed_whether_or_not_a_program
     assert found.broken_rows == ["record 7", "record 8", "record 9", "record 10"]
     first = findings[0]
     assert first.level == "refuse"
-    assert first.text == "code: 4 of 10 records have a ground_truth that holds no tests; every call on them fails"
+    assert first.text == "code: 4 of 10 records have a ground_truth without readable tests; every call on them fails"
     for row, name, why in zip(first.rows, found.broken_rows, BROKEN.values(), strict=True):
         assert row.startswith(f"{name}: ground_truth ")
         assert why in row
-    with pytest.raises(RewardError, match="4 of 10 records have a ground_truth that holds no tests"):
+    with pytest.raises(RewardError, match="4 of 10 records have a ground_truth without readable tests"):
         short_check(load_reward(None), [row.sample for row in rows(*fine, *broken)])
 
 
@@ -375,7 +375,7 @@ def test_code_records_that_all_have_no_tests_are_refused_and_a_few_of_many_only_
     assert [finding.level for finding in findings] == ["refuse"]
     many = [Sample("code", "", truth) for _ in range(10)]  # 1 of 11 is less than the tenth that may fail
     (said,) = short_check(load_reward(None), [*many, Sample("code", "", "x = 1")])
-    assert said.startswith("code: 1 of 11 records have a ground_truth that holds no tests")
+    assert said.startswith("code: 1 of 11 records have a ground_truth without readable tests")
 
 
 def test_a_wrong_answer_is_the_next_number_or_another_records():
