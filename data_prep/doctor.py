@@ -239,7 +239,7 @@ def _text(record: Record) -> str:
 
 
 def _name(record: Record) -> str:
-    return f"record {record.number}"
+    return f"record {record.index}"
 
 
 def _pair(record: Record, other: Record, of: str = "") -> str:

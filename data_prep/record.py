@@ -50,6 +50,11 @@ class Record:
     extra: dict[str, Any]
     number: int = field(default=0, compare=False)
 
+    @property
+    def index(self) -> int:
+        """Its row in its file from 0, as `index` counts them in files of responses (0 when not from a file)."""
+        return max(0, self.number - 1)
+
 
 class Columns(NamedTuple):
     """Where a row holds what. answer: None = there is none; data_source: for rows that name none."""

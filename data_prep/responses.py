@@ -21,6 +21,7 @@ ONE = ("response", "completion", "output", "generated_text")
 SEVERAL = ("responses", "completions", "outputs")
 PROMPTS = ("prompt", "question", "problem")
 SHOWN = 3
+SHORT = 40  # characters of a value that are shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def read_responses(
             continue
         answers = list(_answers(row))
         if not answers:
-            raise DataError(f"{path}, {where}: no `response`; it has {', '.join(map(str, row))[:200]}")
+            raise DataError(f"{path}, {where}: {_no_answer(row)}")
         base = _base(row, records, places, (prompt_key, *PROMPTS), answer_key, data_source)
         if base is None:
             lost.append(where)
@@ -108,6 +109,15 @@ def _answers(row: Mapping[str, Any]) -> Iterator[tuple[str, str, bool | None]]:
     for name, value in row.items():
         if isinstance(value, Mapping) and _is_text(value.get("solution")):
             yield str(value["solution"]), str(name), _verdict(value)
+
+
+def _no_answer(row: Mapping[str, Any]) -> str:
+    """Why nothing in the row is an answer."""
+    for name in (*ONE, *SEVERAL):
+        if name in row:
+            told, what = json_text(row[name]), "a list of texts" if name in SEVERAL else "text"
+            return f"`{name}` is {told[:SHORT] + '...' * (len(told) > SHORT)}; it has to be {what}"
+    return f"no `response`; it has {', '.join(map(str, row))[:200]}"
 
 
 def _verdict(row: Mapping[str, Any]) -> bool | None:

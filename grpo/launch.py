@@ -6,7 +6,6 @@ The cheap checks come first, so that bad input is answered before torch is impor
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -136,7 +135,7 @@ def rehearse_reward(
     refuse_code_without_jail(reward, (record.data_source for record in (*(data.train or []), *data.val)))
     samples = [
         Sample(record.data_source, "", record.ground_truth, {"index": index, **record.extra}, prompt=record.prompt)
-        for index, record in enumerate(_one_of_each_source(data))
+        for index, record in _one_of_each_source(data)
     ]
     notes = short_check(
         reward,
@@ -283,11 +282,12 @@ def _first(records: list[Record], most: int) -> list[Record]:
     return records if most == -1 else records[:most]
 
 
-def _one_of_each_source(data: Data) -> list[Record]:
-    """A few records to rehearse the reward with, of every data_source where there is room."""
+def _one_of_each_source(data: Data) -> list[tuple[int, Record]]:
+    """A few records to rehearse the reward with, of every data_source where there is room; by row in the file."""
     records = [*(data.train or [])[:10_000], *data.val]
     firsts = {record.data_source: record for record in reversed(records)}
-    return list(itertools.islice({id(record): record for record in [*firsts.values(), *records]}.values(), REHEARSED))
+    rows = {id(record): (record.index if record.number else i, record) for i, record in enumerate(records)}
+    return list({id(record): rows[id(record)] for record in [*firsts.values(), *records]}.values())[:REHEARSED]
 
 
 def _needed_bytes(settings: Settings) -> int:

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.commands.prints_aside import prints_aside
 from grpo.commands.training_words import Asked, has_val_file, read
 from grpo.config import ConfigError
 from grpo.launch import Data
@@ -40,18 +41,20 @@ def main(argv: list[str]) -> int:
     asked = read("check", argv, ABOUT, _flags)
     if asked.own.clean is not None and asked.own.clean.suffix != ".parquet":
         raise ConfigError(f"--clean {asked.own.clean}: the result is a parquet file; name it clean.parquet")
-    reward = asked.reward()
+    with prints_aside():
+        reward = asked.reward()
     data = asked.read_data()
     rows = list(_rows(data, apart=has_val_file(asked.settings)))
     refuse_code_without_jail(reward, (row.sample.data_source for row in rows))
-    tried = try_out(
-        reward,
-        rows,
-        FULL,
-        has_gold=asked.settings[ANSWER] != "none",
-        timeout=asked.settings["launcher.reward.timeout"],
-        max_errors=asked.settings["launcher.max_reward_errors"],
-    )
+    with prints_aside():
+        tried = try_out(
+            reward,
+            rows,
+            FULL,
+            has_gold=asked.settings[ANSWER] != "none",
+            timeout=asked.settings["launcher.reward.timeout"],
+            max_errors=asked.settings["launcher.max_reward_errors"],
+        )
     own = any(not one.ours for one, _ in tried)
     diagnosis, length_note = _diagnosis(asked, data, compares_text=own)
     findings = [*merged([finding for _, each in tried for finding in each]), *diagnosis.findings]
@@ -83,7 +86,7 @@ def _rows(data: Data, *, apart: bool) -> Iterator[Row]:
         for index, record in enumerate(records):
             extra = {"index": index, "split": split, **record.extra}
             sample = Sample(record.data_source, "", record.ground_truth, extra, prompt=record.prompt)
-            yield Row(sample, f"record {record.number}{behind}")
+            yield Row(sample, f"record {record.index}{behind}")
 
 
 def _diagnosis(asked: Asked, data: Data, *, compares_text: bool) -> tuple[Diagnosis, list[str]]:
@@ -121,7 +124,7 @@ def _clean(asked: Asked, data: Data, rows: list[Row], tried: list[Tried]) -> str
         return ""
     apart, settings = has_val_file(asked.settings), asked.settings
     records = list(data.train or []) if apart else [*(data.train or []), *data.val]
-    unpaid = {name for one in tried if one.correctness for name in one.low_rows}
+    unpaid = {name for one in tried if one.correctness for name in (*one.low_rows, *one.broken_rows)}
     counted = _diagnosis(asked, Data(records, data.val if apart else []), compares_text=False)[0]
     found = diagnose(records, data.val if apart else [], lengths=counted.lengths, longest=settings[LONGEST])
     kept = clean(records, found, leave_out={i for i in range(len(records)) if rows[i].name in unpaid})

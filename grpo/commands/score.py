@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.commands.prints_aside import prints_aside
 from grpo.commands.training_words import Asked, read
 from grpo.config import ConfigError
 from grpo.metrics.safe_text import visible
@@ -66,14 +67,27 @@ def main(argv: list[str]) -> int:
         Sample(one.data_source, one.text, one.ground_truth, _extra(one), prompt=one.prompt, length=one.length)
         for one in responses
     ]
-    reward = asked.reward()
+    with prints_aside():
+        reward = asked.reward()
     refuse_code_without_jail(reward, (sample.data_source for sample in samples))
-    with Scoring(reward, workers=os.cpu_count() or 1, timeout=asked.settings["launcher.reward.timeout"]) as scoring:
+    timeout = asked.settings["launcher.reward.timeout"]
+    with prints_aside(), Scoring(reward, workers=os.cpu_count() or 1, timeout=timeout) as scoring:
         notes = [*reward.notes, *scoring.notes]
         lines = _lines(responses, scoring.attempts(samples), reward, asked.own.pass_at)
+    _refuse_without_scores(lines, reward)
     found = _Found(lines, notes, reward.place, len(responses), time.perf_counter() - began)
     print(found.as_json() if asked.own.json else visible(found.as_text()))
     return 0
+
+
+def _refuse_without_scores(lines: Sequence[Line], reward: Scorer) -> None:
+    """Raises RewardError when every call failed: a table of nothing is no answer."""
+    from reward_funcs.errors import RewardError
+
+    total = sum(line.responses for line in lines)
+    if total and all(line.failed == line.responses for line in lines):
+        first = lines[0].errors[0]
+        raise RewardError(f"{reward.place}: all {total:,} reward calls failed; the first, {first}; nothing was scored")
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +181,8 @@ class _Found:
         if not any(line.model for line in self.lines):
             rows = [[row[0], *row[2:]] for row in rows]
         text = [*_table(rows), *self.notes]
+        if failed := sum(line.failed for line in self.lines):
+            text.append(f"{failed:,} of {self.responses:,} reward calls failed; they count in no mean and no pass@k")
         for line in self.lines:
             text += [f"failed: {error}" for error in line.errors]
             text += _disagreement(line)

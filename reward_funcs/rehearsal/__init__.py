@@ -5,8 +5,8 @@ Knows rewards and nothing of training or of data files. Not imported with reward
 
 from __future__ import annotations
 
-from reward_funcs.rehearsal.cases import FULL, SHORT, Plan, Row, Tried
 from reward_funcs.rehearsal.check import line, short_check, try_out
 from reward_funcs.rehearsal.findings import Finding, merged
+from reward_funcs.rehearsal.tried import FULL, SHORT, Plan, Row, Tried
 
 __all__ = ["FULL", "SHORT", "Finding", "Plan", "Row", "Tried", "line", "merged", "short_check", "try_out"]

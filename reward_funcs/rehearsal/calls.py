@@ -60,6 +60,15 @@ class Caller:
         """Whether it was given up since calls did not end."""
         return self._late >= MOST_LATE
 
+    @property
+    def ended(self) -> str:
+        """Why nothing more is called, "" while something is."""
+        if self.hung:
+            return "its calls do not end"
+        if time.monotonic() >= self.end:
+            return "the time for this check was over"
+        return "none of its calls worked" if self.over else ""
+
     def affordable(self, seconds: float, most: int) -> int:
         """How many records, 2 to `most`, of so many seconds each fit into what is left."""
         return max(2, min(most, int(SPENT * (self.end - time.monotonic()) / max(seconds, 1e-9))))

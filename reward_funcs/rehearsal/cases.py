@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from reward_funcs.rehearsal.answers import (
     ASKED,
@@ -24,97 +24,16 @@ from reward_funcs.rehearsal.answers import (
     wrong_answer,
 )
 from reward_funcs.rehearsal.calls import Call, Caller, spread
-from reward_funcs.rehearsal.reading import is_correctness, is_ours, read, rules_for, scorer, shown
+from reward_funcs.rehearsal.reading import is_correctness, is_ours, read, rules_for, scorer, shown, unreadable
+from reward_funcs.rehearsal.tried import Kind, Plan, Row, Tried
 from reward_funcs.score import Reward, Sample
+from reward_funcs.signature import columns
 
 SHOWN = 5  # failing rows that are shown
 NEIGHBOURS = 20  # other records that are looked at for a wrong answer
 DECIMAL = "decimal"
+TOGETHER = 4  # responses in one call of a reward of lists
 CALLS = 16  # that a record costs when everything is tried on it
-
-
-@dataclass(frozen=True)
-class Row:
-    """A record to try. name: how the user finds it, `record 7`."""
-
-    sample: Sample
-    name: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is tried: gold, right answers in all; tried, records of each source with everything; seconds, in all.
-
-    deadline: seconds for one call.
-    """
-
-    gold: int
-    tried: int
-    seconds: float
-    deadline: float
-
-
-FULL = Plan(gold=20_000, tried=200, seconds=30.0, deadline=20.0)
-SHORT = Plan(gold=200, tried=16, seconds=4.0, deadline=4.0)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Answers of one kind. paid: how many scored as much as the right answer of the same record, which scored."""
-
-    tried: int = 0
-    mean: float | None = None
-    paid: int = 0
-    errors: int = 0
-    first: str = ""  # the first paid or failed row
-    slowest: float = 0.0
-
-
-@dataclass
-class Tried:
-    """What became of one reward on one data_source.
-
-    low: the first rows whose right answer scores less than 1, one line each; low_rows: the names of all of them.
-    best: the spelling that scores highest, in which the other numbers are; asked: whether the prompt asks for it;
-    sample_answer: one to show. low_score, high_score: the range of all scores; differ: of `twice` responses
-    scored twice how many got two scores. unknown: records whose right answer nobody knows. uneven: not every response
-    has the same parts. skipped: why nothing was tried, "" when it was.
-    """
-
-    source: str
-    reward: str
-    rows: int
-    scorer: str
-    ours: bool
-    correctness: bool
-    file: str | None = None
-    gold: int = 0
-    right: int = 0
-    zero: int = 0
-    gold_mean: float | None = None
-    gold_errors: int = 0
-    unknown: int = 0
-    low: list[str] = field(default_factory=list)
-    low_rows: list[str] = field(default_factory=list)
-    spellings: dict[str, float] = field(default_factory=dict)
-    best: str = BARE
-    sample_answer: str = ""
-    asked: bool = False
-    bad: dict[str, Kind] = field(default_factory=dict)
-    twice: int = 0
-    differ: int = 0
-    first_differ: str = ""
-    calls: int = 0
-    errors: int = 0
-    first_error: str = ""
-    p50: float | None = None
-    p99: float | None = None
-    low_score: float | None = None
-    high_score: float | None = None
-    parts: list[str] = field(default_factory=list)
-    uneven: bool = False
-    hung: bool = False
-    skipped: str = ""
 
 
 class Trial:
@@ -131,19 +50,33 @@ class Trial:
             scorer=scorer(reward, first),
             ours=is_ours(reward),
             correctness=is_correctness(reward),
+            columns=_columns(reward, rows),
             file=str(reward.file) if reward.file else None,
         )
         self._calls: list[Call] = []
+        self._leave_out_broken()
+
+    def _leave_out_broken(self) -> None:
+        """Every record's tests are read: training would fail on those that cannot be, whatever the response."""
+        whys = [unreadable(self._rules, row.sample) for row in self._rows]
+        broken = [(row.name, why) for row, why in zip(self._rows, whys, strict=True) if why]
+        self.found.broken = [f"{name}: {why}" for name, why in broken[:SHOWN]]
+        self.found.broken_rows = [name for name, _ in broken]
+        self._rows = [row for row, why in zip(self._rows, whys, strict=True) if not why]
 
     def run(self, gold: int, *, has_gold: bool = True) -> Tried:
         """gold: right answers to try. has_gold: whether the records have any."""
+        if not self._rows:
+            return self.found
         rights = [right_answer(row.sample, self._rules) if has_gold else None for row in self._rows]
         known = [i for i, right in enumerate(rights) if right is not None]
+        self.found.known = len(known)
         self.found.unknown = len(rights) - len(known) if has_gold else 0
         chosen = [known[place] for place in spread(len(known), gold)]
         one = next((right for i in chosen if (right := rights[i])), Right("", None))
         first = self._sample(chosen[0] if chosen else 0, one.whole)
         probe = self._timed([first, first])
+        self._together([self._sample(i, _in(rights[i] or one, BARE)) for i in chosen[:TOGETHER]] or [first], probe)
         tried = self._caller.affordable(CALLS * (probe[-1].seconds or 0.0) if probe else 0.0, self._plan.tried)
         front = [chosen[place] for place in spread(len(chosen), tried)]
         calls = self._spellings(front, rights)
@@ -156,6 +89,16 @@ class Trial:
         self._rest([i for i in chosen if i not in set(front)], rights)
         self._sum_up()
         return self.found
+
+    def _together(self, samples: list[Sample], alone: Sequence[Call]) -> None:
+        """A reward of lists is called with several responses, as in training: there it may fail though it never did."""
+        if not self._reward.shape.together or not alone or any(call.error for call in alone):
+            return
+        samples += [replace(samples[0], solution="")] if len(samples) == 1 else []
+        calls = self._caller.together(samples)
+        self._calls += calls
+        if calls and calls[0].error is not None:
+            self.found.together, self.found.together_error = len(calls), calls[0].error
 
     def _sample(self, i: int, text: str) -> Sample:
         return replace(self._rows[i].sample, solution=text)
@@ -193,13 +136,17 @@ class Trial:
     def _spellings(self, places: list[int], rights: Sequence[Right | None]) -> dict[int, tuple[Sample, Call]]:
         """The right answers in every spelling; what came of the one that scores highest, by row."""
         found: dict[str, dict[int, tuple[Sample, Call]]] = {}
+        tried: dict[str, int] = {}
         for name in [*SPELLINGS, DECIMAL]:
             texts = {i: text for i in places if (right := rights[i]) and (text := _other(right, name)) is not None}
             samples = [self._sample(i, text) for i, text in texts.items()]
             calls = self._timed(samples)
+            tried[name] = len(samples)
             found[name] = {i: (s, call) for i, s, call in zip(texts, samples, calls, strict=False)}
             if name == BARE:
                 self._compare(list(texts), samples, calls, self._timed(samples[: len(calls)]))
+        # of two spellings that were tried on different records neither is the better one
+        found = {name: calls if len(calls) == tried[name] or name == BARE else {} for name, calls in found.items()}
         scored = {name: [c.score for _, c in calls.values() if c.score is not None] for name, calls in found.items()}
         self.found.spellings = {name: statistics.fmean(scores) for name, scores in scored.items() if scores}
         # A reward of ours reads a bare answer; a truth that it does not find equal to itself is one it cannot read.
@@ -220,6 +167,8 @@ class Trial:
             made = {i: text for i in places[: bad.most] if (text := self._bad_text(bad, i, rights)) is not None}
             samples = [self._sample(i, text) for i, text in made.items()]
             calls = self._timed(samples, counts=bad.name != "huge")
+            if samples and not calls:
+                self.found.untried.append(bad.name)
             if bad.name == "wrong":
                 self._compare(list(made), samples, calls, self._timed(samples[: len(calls)]))
             self.found.bad[bad.name] = self._kind(list(made), samples, calls, best)
@@ -281,6 +230,14 @@ class Trial:
         names = {frozenset(call.parts) for call in self._calls if call.score is not None}
         found.parts, found.uneven = sorted(frozenset[str]().union(*names)), len(names) > 1
         found.hung = self._caller.hung
+        found.ended = self._caller.ended if found.untried or found.gold < min(1, found.known) else ""
+
+
+def _columns(reward: Reward, rows: Sequence[Row]) -> list[str]:
+    """What a reward may ask for: lists by name, or `extra_info` and what stands beside it."""
+    given = set(columns([row.sample for row in rows])) - {"split"}
+    beside = {"data_source", "ground_truth"} | {str(name) for row in rows for name in row.sample.extra_info or {}}
+    return sorted(given if reward.shape.together else given & beside)
 
 
 def _in(right: Right, name: str) -> str:

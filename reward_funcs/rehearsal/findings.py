@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from reward_funcs.rehearsal.answers import BAD, BARE, SPELLINGS
-from reward_funcs.rehearsal.cases import Tried
+from reward_funcs.rehearsal.tried import Tried
 from reward_funcs.reward_func import rules_of
 
 Level = Literal["refuse", "warn", "note"]
 ACCIDENTS = 0.05  # share of bad answers that may be right by accident
 SLOW = 1.0  # seconds for a call
+_LACKING = re.compile(r"needs the column '([^']+)'|KeyError: '([^']+)'")  # ours (signature.py) and Python's own
+_TRUTH = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
+_PROGRAM = "mend the program in `solution`, or the tests in ground_truth that it does not pass"
 _HINTS = {bad.name: bad.hint for bad in BAD}
 _SAID = {
     "empty": "an empty response",
@@ -62,14 +65,25 @@ def _also(sources: list[str]) -> str:
     return f"; likewise in {shown}"
 
 
-def findings(tried: Tried, *, max_errors: float, better: str = "") -> list[Finding]:
+def findings(
+    tried: Tried, *, max_errors: float, better: str = "", alone: bool = True, before_training: bool = False
+) -> list[Finding]:
     """Everything to say about one reward on one data_source, the worst first.
 
     max_errors: share of a batch that may fail. better: a change that makes the right answers score, tried before.
+    alone: no other reward is added to it. before_training: refuse only what training could not go on with.
     """
     if tried.skipped:
         return [Finding("note", f"{tried.reward} was not tried: {tried.skipped}")]
-    found = [*_failing(tried, max_errors), *_gold(tried, better), *_bad(tried), *_signal(tried), *_time(tried)]
+    few = before_training and len(tried.broken_rows) <= max_errors * tried.rows
+    found = [
+        *_broken(tried, "warn" if few else "refuse"),
+        *_failing(tried, max_errors),
+        *_gold(tried, better),
+        *_bad(tried),
+        *_signal(tried, "refuse" if alone and not before_training else "warn"),
+        *_time(tried),
+    ]
     order = {"refuse": 0, "warn": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
@@ -82,7 +96,23 @@ def _edit(tried: Tried) -> str:
     return f"edit {tried.file}: " if tried.file and not tried.ours else ""
 
 
+def _broken(tried: Tried, level: Level) -> list[Finding]:
+    """Code records that fail whatever the response says."""
+    if not tried.broken_rows:
+        return []
+    text = (
+        f"{_where(tried)}{len(tried.broken_rows)} of {tried.rows} records have a ground_truth without readable tests; "
+    )
+    text += "every call on them fails"
+    fix = "mend the ground_truth of these records, or leave them out: {check} --clean clean.parquet"
+    return [Finding(level, text, fix, tuple(tried.broken))]
+
+
 def _failing(tried: Tried, max_errors: float) -> list[Finding]:
+    if tried.together_error:
+        text = f"{_where(tried)}{tried.reward} fails when it is called with {tried.together} responses at once, as in "
+        fix = f"{_edit(tried)}return a list with one score for each of `completions`"
+        return [Finding("refuse", f"{text}training: {tried.together_error}", fix)]
     if not tried.errors:
         return []
     many = tried.gold_errors > max_errors * tried.gold if tried.gold else tried.errors > max_errors * tried.calls
@@ -99,8 +129,20 @@ def _failing(tried: Tried, max_errors: float) -> list[Finding]:
         ]
     why = "; training stops when more of a batch fails than --max_reward_errors" if many else ""
     rows = [kind.first for kind in tried.bad.values() if kind.errors and not kind.paid]
-    fix = f"{_edit(tried)}return a number, also for a response that it cannot read: 0.0"
+    fix = f"{_edit(tried)}{_repair(tried)}"
     return [Finding("refuse" if many else "warn", what + why, fix, tuple(rows[:5]))]
+
+
+def _repair(tried: Tried) -> str:
+    """What mends failing calls: the records, a column, or the user's function."""
+    if tried.ours:
+        return "the reward is a shipped one: change what the message names, in the records or in its parameters"
+    lacking = _LACKING.search(tried.first_error)
+    name = (lacking[1] or lacking[2]) if lacking else ""
+    if name and name not in tried.columns:
+        has = ", ".join(tried.columns)
+        return f"the records have no column `{name}`, they have {has}: name one of these, or add it to the data"
+    return "return a number, also for a response that it cannot read: 0.0"
 
 
 def _gold(tried: Tried, better: str) -> list[Finding]:
@@ -128,8 +170,10 @@ def _gold(tried: Tried, better: str) -> list[Finding]:
     if tried.correctness:
         none = tried.zero == scored
         text += tried.scorer + ("; training would see no reward at all" if none else "; a right response is never paid")
-        repair = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
-        fix = better or (repair if none else "leave those records out: {check} --clean clean.parquet")
+        leave_out = "leave those records out: {check} --clean clean.parquet"
+        fix = better or (_TRUTH if none else leave_out)
+        if tried.scorer.endswith(": code_score"):
+            fix = _PROGRAM if none else f"{_PROGRAM}; or {leave_out}"
         found.append(Finding("refuse" if none else "warn", text, fix, tuple(tried.low)))
     else:
         text += f"{tried.reward} (mean {_number(tried.gold_mean)}); one of length or style owes them nothing"
@@ -171,13 +215,27 @@ def _bad(tried: Tried) -> list[Finding]:
     return found
 
 
-def _signal(tried: Tried) -> list[Finding]:
-    found = []
-    if tried.calls > 2 and tried.low_score is not None and tried.low_score == tried.high_score:
-        text = (
-            f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, right or wrong: a group has no "
-        )
-        found.append(Finding("warn", f"{text}difference to learn from", f"{_edit(tried)}let the score depend on it"))
+def _constant(tried: Tried, level: Level) -> list[Finding]:
+    """One score for everything. Says nothing where bad answers were not tried, or a reward of ours met no right one."""
+    rights = tried.gold > tried.gold_errors
+    bads = [kind for kind in tried.bad.values() if kind.mean is not None]
+    if tried.low_score is None or tried.low_score != tried.high_score or tried.untried or not bads:
+        return []
+    fix = f"{_edit(tried)}let the score depend on it"
+    text = f"{_where(tried)}{tried.reward} gives every response {tried.low_score:g}, "
+    if rights:
+        level = level if tried.correctness or not tried.ours else "warn"
+        return [Finding(level, f"{text}right or wrong: a group has no difference to learn from", fix)]
+    return [] if tried.ours else [Finding("warn", f"{text}and no right one was tried", fix)]
+
+
+def _signal(tried: Tried, level: Level) -> list[Finding]:
+    found = _constant(tried, level)
+    if tried.untried and not tried.hung and tried.errors < tried.calls:
+        left = "right and bad answers" if tried.known and not tried.gold else "bad answers"
+        names = ", ".join(tried.untried)
+        text = f"{_where(tried)}{left} were not all tried on {tried.reward}, {tried.ended}: {names}"
+        found.append(Finding("note", f"{text}; nothing is known of these"))
     if tried.differ:
         text = f"{_where(tried)}{tried.reward} scored the same response differently, {tried.differ} times of "
         fix = f"{_edit(tried)}take chance and state out of it; a judge that is a model answers greedily"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reward_funcs.rehearsal.answers import BARE, SPELLINGS
-from reward_funcs.rehearsal.cases import DECIMAL, Tried
+from reward_funcs.rehearsal.cases import DECIMAL
+from reward_funcs.rehearsal.tried import Tried
 
 WIDE = 15  # columns of a line's name
 
@@ -15,6 +16,8 @@ def lines(tried: Tried) -> list[str]:
     head = f"{tried.source}  {tried.rows:,} records, scored by {tried.scorer}"
     if tried.skipped:
         return [head, *_line("not tried", tried.skipped)]
+    if len(tried.broken_rows) == tried.rows:
+        return [head, *_line("not tried", "no record has tests that can be read")]
     return [
         head,
         *_line("right answers", _gold(tried)),
@@ -31,11 +34,13 @@ def _line(name: str, text: str) -> Iterator[str]:
 
 def _gold(tried: Tried) -> str:
     if not tried.gold:
+        if tried.known:
+            return f"none has a score: {tried.ended}"
         return "unknown: none was tried" if tried.unknown else "there are none (--answer_key none)"
     mean = "no score" if tried.gold_mean is None else f"mean {tried.gold_mean:.3g}"
     how = "" if tried.best == BARE else f", written as {' '.join(_spelled(tried.best, tried.sample_answer).split())}"
     failed = f"; {tried.gold_errors:,} failed" if tried.gold_errors else ""
-    some = "" if tried.gold + tried.unknown >= tried.rows else f" ({tried.gold:,} tried)"
+    some = "" if tried.gold + tried.unknown + len(tried.broken_rows) >= tried.rows else f" ({tried.gold:,} tried)"
     return f"{mean}; {tried.right:,} of {tried.gold:,} score 1{some}{how}{failed}"
 
 
@@ -54,7 +59,12 @@ def _spelled(name: str, answer: str) -> str:
 
 def _bad(tried: Tried) -> str:
     kinds = [(name, kind) for name, kind in tried.bad.items() if kind.tried]
-    return "   ".join(f"{name} {'failed' if kind.mean is None else f'{kind.mean:.3g}'}" for name, kind in kinds)
+    said = [f"{name} {'failed' if kind.mean is None else f'{kind.mean:.3g}'}" for name, kind in kinds]
+    if tried.untried:
+        said.append(
+            f"{', '.join(tried.untried) if kinds else 'none was'}{' not' if kinds else ''} tried: {tried.ended}"
+        )
+    return "   ".join(said)
 
 
 def _calls(tried: Tried) -> str:

@@ -5,6 +5,8 @@ Leaves out rewards of the user's, which tell nothing but their score.
 
 from __future__ import annotations
 
+from reward_funcs.code_truth import read_truth
+from reward_funcs.errors import RewardError
 from reward_funcs.math_answer import announced_answer, final_answer
 from reward_funcs.reward_func import rules_of
 from reward_funcs.score import Reward, Sample
@@ -62,6 +64,17 @@ def read(rules: str | None, sample: Sample) -> str | None:
     else:
         return None
     return f"response read as {shown(ours)}, truth as {shown(theirs)}"
+
+
+def unreadable(rules: str | None, sample: Sample) -> str:
+    """Why a code record's tests cannot be read, "" when they can. Runs nothing."""
+    if rules != "code":
+        return ""
+    try:
+        read_truth(sample.ground_truth, sample.extra_info)
+    except RewardError as error:
+        return " ".join(str(error).split()).removeprefix("this code record's ")
+    return ""
 
 
 def shown(text: str) -> str:

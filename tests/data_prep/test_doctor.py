@@ -106,7 +106,7 @@ def test_duplicates_are_told_from_contradictions_and_from_near_ones():
         ("warn", "1 record with the same prompt as an earlier one"),
         ("warn", "2 records with nearly the same prompt as an earlier one"),
     ]
-    assert found.findings[0].rows == ('record 2 and record 1, "a b c": "2" and "1"',)
+    assert found.findings[0].rows == ('record 1 and record 0, "a b c": "2" and "1"',)
     assert [record.prompt[0]["content"] for record in clean(data, found)] == [LONG]
 
 
@@ -221,5 +221,5 @@ def test_over_long_prompts_name_the_length_that_keeps_them():
     (finding,) = found.findings
     assert finding.text.startswith("2 of 3 prompts have more than --max_prompt_length 512 tokens")
     assert finding.fix == "--max_prompt_length 960 keeps them all"  # 900, rounded up to a multiple of 64
-    assert finding.rows == ("record 2: 700 tokens", "record 3: 513 tokens")
+    assert finding.rows == ("record 1: 700 tokens", "record 2: 513 tokens")
     assert diagnose(records("first"), [], lengths=[513], longest=512).findings[0].level == "refuse"

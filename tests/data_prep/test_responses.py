@@ -81,7 +81,12 @@ def test_completions_of_a_run_bring_their_truths_and_groups(write):
         ([{"index": 2, "response": "a"}], "none of its 1 row belongs to a record .first: line 1."),
         ([{"index": 0, "response": "a"}, {"prompt": "other", "response": "b"}], "1 of 2 rows belong to no record"),
         ([{"index": 0, "text": "a"}], "line 1: no `response`; it has index, text"),
-        ([{"index": 0, "response": 5}], "line 1: no `response`"),
+        ([{"index": 0, "response": 5}], "line 1: `response` is 5; it has to be text"),
+        ([{"index": 0, "response": None}], "line 1: `response` is null; it has to be text"),
+        (
+            [{"index": 0, "responses": ["a", None]}],
+            r'line 1: `responses` is \["a", null\]; it has to be a list of texts',
+        ),
         ([["a"]], "line 1: is no object"),
     ],
 )

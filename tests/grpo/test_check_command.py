@@ -14,7 +14,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from data_prep.convert import load_rows
+from data_prep.records import read_records
+from grpo import launch
 from grpo.__main__ import main
+from grpo.commands.training_words import read
 from tests.documents import blocks, shown_files
 
 SUMS = [{"prompt": f"{n} + {n} = ?", "ground_truth": str(2 * n), "data_source": "math"} for n in range(30)]
@@ -82,7 +85,7 @@ def test_the_same_for_machines(check):
     assert change["level"] == "warn"
     assert change["text"] == "1 record with the same prompt as an earlier one"
     assert change["fix"] == "./train.sh check --data d.json --clean clean.parquet leaves them out"
-    assert change["rows"] == ['record 31 and record 1, "0 + 0 = ?"']
+    assert change["rows"] == ['record 30 and record 0, "0 + 0 = ?"']
 
 
 @pytest.mark.slow
@@ -103,7 +106,7 @@ def test_evaluation_data_that_is_trained_on_is_found(check, in_folder: Path):
     (in_folder / "v.json").write_text(json.dumps([SUMS[3], SUMS[4] | {"prompt": "new?"}]))
     _, page, _ = check(SUMS, "--val_data", "v.json")
     assert "should change: 1 of the 2 to evaluate on is trained on, too" in page
-    assert 'record 4 and record 1 of the evaluation data, "3 + 3 = ?"' in page
+    assert 'record 3 and record 0 of the evaluation data, "3 + 3 = ?"' in page
     check(SUMS, "--val_data", "v.json", "--clean", "c.parquet")
     assert len(load_rows(in_folder / "c.parquet")) == 29
 
@@ -179,3 +182,35 @@ def test_the_page_in_the_documents_is_what_is_printed(page: str, in_folder: Path
     assert [line for line in shown.splitlines() if line not in printed] == []
     assert main(["score", "--data", "prompts.json", "--responses", "responses.jsonl"]) == 0
     assert re.search(r"^qa +1 +2 +0 +0\.5000 +0\.5000 +1\.0000$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["check"], ["score", "--responses", "r.jsonl"]])
+def test_what_a_reward_prints_is_not_in_the_json(command: list[str], in_folder: Path, repo: Path):
+    (in_folder / "d.json").write_text(json.dumps(SUMS))
+    (in_folder / "r.jsonl").write_text('{"index": 0, "response": "0"}')
+    (in_folder / "my.py").write_text(
+        "print('read')\ndef compute_score(solution_str, ground_truth):\n    print('called', flush=True)\n"
+        "    return float(solution_str == ground_truth)\n"
+    )
+    words = [*command, "--data", "d.json", "--reward_func", "my.py", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo", *words],
+        env={"PYTHONPATH": str(repo)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)
+    assert "read" in done.stderr
+    assert "called" in done.stderr
+
+
+def test_check_and_the_check_before_training_count_a_record_alike(check, in_folder: Path):
+    code = "def compute_score(solution_str, ground_truth):\n"
+    code += "    return (solution_str == ground_truth) / (ground_truth != '6')\n"  # fails on the row of index 3
+    assert "record 3: " in check(SUMS, "--json", code=code)[1]
+    settings = read("check", ["--data", "d.json", "--reward_func", "my.py"], "", lambda parser: None).settings
+    data = launch.Data(read_records("d.json")[3:], [])  # three of the rows before it are held out
+    _, notes = launch.rehearse_reward(settings, data)
+    assert any("record 3: " in note for note in notes)

@@ -117,3 +117,14 @@ def test_real_model_outputs_agree_with_their_verdicts(shared: Path, score):
         "6b_finetuning": "0.2150", "6b_verification": "0.3983",
         "175b_finetuning": "0.3417", "175b_verification": "0.5550",
     }  # fmt: skip
+
+
+def test_when_every_call_fails_nothing_was_scored(score, in_folder: Path):
+    (in_folder / "my.py").write_text("def compute_score(solution_str):\n    return 1 / len(solution_str)\n")
+    words = ["--data", "d.json", "--reward_func", "my.py"]
+    code, page, errors = score([{"index": n, "response": ""} for n in range(3)], *words)
+    assert (code, page, errors.count("\n")) == (2, "", 1)
+    assert "all 3 reward calls failed; the first, response 1: ZeroDivisionError: division by zero" in errors
+    code, page, _ = score([{"index": n, "response": "x" * n} for n in range(3)], *words)
+    assert code == 0
+    assert "1 of 3 reward calls failed; they count in no mean and no pass@k" in page

@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 
 from reward_funcs import Reward, RewardError, Sample, build_reward, load_reward
+from reward_funcs.combined import Combined
 from reward_funcs.rehearsal import FULL, Plan, Row, short_check, try_out
 from reward_funcs.rehearsal.answers import BAD, Right, right_answer, wrong_answer
 from reward_funcs.rehearsal.cases import percentile
+from reward_funcs.rehearsal.page import lines
+from reward_funcs.sandbox import SandboxError, usable_jail
 
 GOLD = [Sample("math_reasoning", "", str(n), {"index": 10 + n}) for n in range(4)]
+
+
+@pytest.fixture
+def programs(missing) -> None:
+    """What runs a program needs a jail on this machine."""
+    try:
+        usable_jail()
+    except SandboxError as error:
+        missing(str(error))
 
 
 def rows(*samples: Sample) -> list[Row]:
@@ -163,6 +175,89 @@ def test_a_reward_that_is_the_same_for_everything_cannot_teach():
     assert any("gives every response 0.2, right or wrong" in finding.text for finding in findings)
 
 
+def test_a_constant_reward_is_refused_by_a_check_and_warned_about_before_training():
+    text = "math_reasoning: <lambda> gives every response {}, right or wrong: a group has no difference to learn from"
+    for score in (5.0, 0.0):
+        constant = Reward(lambda solution_str, score=score: score)
+        findings = tried(constant, *GOLD)[1]
+        assert [f.text for f in findings if f.level == "refuse"] == [text.format(f"{score:g}")]
+        assert any(line.startswith(text.format(f"{score:g}")) for line in short_check(constant, GOLD))
+    beside = Combined(
+        [("a", load_reward(None)), ("b", Reward(lambda solution_str: 5.0))]
+    )  # the other one still teaches
+    assert "refuse" not in [finding.level for _, each in try_out(beside, rows(*GOLD), FULL) for finding in each]
+
+
+def test_nothing_is_concluded_from_what_there_was_no_time_to_try():
+    def slow(solution_str: str, ground_truth: str) -> float:
+        time.sleep(0.2)
+        return float(solution_str == ground_truth)
+
+    plan = Plan(gold=200, tried=16, seconds=0.5, deadline=5)  # two calls, and one that begins before the end
+    found, findings = tried(Reward(slow), *GOLD, plan=plan)
+    assert (found.known, found.low_score, found.untried) == (4, 1.0, [bad.name for bad in BAD])
+    assert not any("right or wrong" in finding.text for finding in findings)
+    (left,) = [finding.text for finding in findings if finding.level == "note"]
+    assert "bad answers were not all tried on slow, the time for this check was over: empty, wrong" in left
+    assert any("bad answers    none was tried: the time for this check was over" in line for line in lines(found))
+
+
+def test_records_have_right_answers_also_where_every_call_hangs(tmp_path: Path):
+    file = tmp_path / "loop.py"
+    file.write_text("def compute_score(solution_str):\n    while True:\n        pass\n")
+    found, _ = tried(load_reward(str(file)), *GOLD, plan=Plan(gold=200, tried=16, seconds=4, deadline=0.3))
+    shown = lines(found)
+    assert shown[1].endswith("right answers  none has a score: its calls do not end")
+    assert shown[2].endswith("bad answers    none was tried: its calls do not end")
+
+
+def test_a_reward_of_lists_is_called_with_several_responses_too():
+    def first(completions, ground_truth):
+        return [float(text == truth) for text, truth in zip(completions, ground_truth, strict=True)][:1]
+
+    for samples, count in ((GOLD, 4), (GOLD[:1], 2)):
+        findings = tried(Reward(first), *samples)[1]
+        assert findings[0].level == "refuse"
+        assert (
+            f"first fails when it is called with {count} responses at once, as in training: returned 1 scores for"
+            in (findings[0].text)
+        )
+        assert findings[0].fix == "return a list with one score for each of `completions`"
+    with pytest.raises(RewardError, match="fails when it is called with 4 responses at once"):
+        short_check(Reward(first), GOLD)
+
+
+def by_a_column(completions, label):
+    return [0.0 for _ in completions]
+
+
+def by_an_extra(solution_str, extra_info):
+    return float(extra_info["label"] == solution_str)
+
+
+def test_what_to_do_about_a_missing_column_names_the_columns_that_are_there():
+    samples = [Sample("m", "", "1", {"index": 0, "split": "train", "labels": "1"})]
+    has = {
+        by_a_column: "completions, data_source, ground_truth, index, labels, prompts, solution",
+        by_an_extra: "data_source, ground_truth, index, labels",
+    }
+    for function, names in has.items():
+        findings = tried(Reward(function), *samples)[1]
+        assert (
+            findings[0].fix
+            == f"the records have no column `label`, they have {names}: name one of these, or add it to "
+            "the data"
+        )
+
+
+def test_a_wrong_program_is_to_be_mended_not_to_be_written_as_a_number(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    wrong = Sample("code", "", truth, {"solution": "def f(x):\n    return 5\n"})
+    findings = tried(load_reward(None), wrong)[1]
+    assert findings[0].level == "refuse"
+    assert findings[0].fix == "mend the program in `solution`, or the tests in ground_truth that it does not pass"
+
+
 def test_a_reward_that_throws_dice_is_named():
     # the second call of each right and each wrong answer: 4 and 4
     rolls = itertools.count()
@@ -247,6 +342,40 @@ def test_code_is_tried_with_the_solution_beside_it():
     assert right_answer(body, "code") == Right("def f(x):\n    return x * 2\n", None)
     assert right_answer(Sample("code", "", truth), "code") is None
     assert right_answer(good, "code") == Right("def f(x):\n    return x * 2\n", None)
+
+
+BROKEN = {
+    '{"kind": "call", "entry": "f"}': "of kind call needs 'cases', a list that is not empty",
+    '{"kind": "cal", "entry": "f", "cases": [1]}': "has kind 'cal'; known: call, stdio, assert",
+    "{no json": "is no JSON",
+    '{"kind": "call", "entry": "f", "cases": [{"args": 2, "expected": 4}]}': "case 0: 'args' has to be a list",
+}
+
+
+def test_code_records_without_readable_tests_are_listed_whether_or_not_a_program_stands_beside_them(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    fine = [Sample("code", "", truth) for _ in range(6)]
+    broken = [Sample("code", "", text, {"solution": "def f(x):\n    return 4\n"}) for text in BROKEN]
+    found, findings = tried(load_reward(None), *fine, *broken)
+    assert (found.rows, found.unknown, found.errors) == (10, 6, 0)
+    assert found.broken_rows == ["record 7", "record 8", "record 9", "record 10"]
+    first = findings[0]
+    assert first.level == "refuse"
+    assert first.text == "code: 4 of 10 records have a ground_truth without readable tests; every call on them fails"
+    for row, name, why in zip(first.rows, found.broken_rows, BROKEN.values(), strict=True):
+        assert row.startswith(f"{name}: ground_truth ")
+        assert why in row
+    with pytest.raises(RewardError, match="4 of 10 records have a ground_truth without readable tests"):
+        short_check(load_reward(None), [row.sample for row in rows(*fine, *broken)])
+
+
+def test_code_records_that_all_have_no_tests_are_refused_and_a_few_of_many_only_warned_about(programs: None):
+    truth = '{"kind": "call", "entry": "f", "cases": [{"args": [2], "expected": 4}]}'
+    _, findings = tried(load_reward(None), Sample("code", "", ""), Sample("code", "", "x = 1"))
+    assert [finding.level for finding in findings] == ["refuse"]
+    many = [Sample("code", "", truth) for _ in range(10)]  # 1 of 11 is less than the tenth that may fail
+    (said,) = short_check(load_reward(None), [*many, Sample("code", "", "x = 1")])
+    assert said.startswith("code: 1 of 11 records have a ground_truth without readable tests")
 
 
 def test_a_wrong_answer_is_the_next_number_or_another_records():
