@@ -17,7 +17,7 @@ LAUNCH, NODE, SLURM = "launch.sh", "launch_node.sh", "launch.slurm"
 
 def scripts(run: Run, python: str, words: list[str]) -> dict[str, str]:
     """File name -> text. python: of verl's environment; words: the overrides."""
-    comment = f"What `{run.command}` starts; without the launcher's metrics.jsonl, report and export."
+    comment = f"What `{typed(run.command)}` starts; without the launcher's metrics.jsonl, report and export."
     made = {LAUNCH: command.script(python, words, command.environment(run), comment=comment)}
     if run.config.trainer.nnodes > 1 and run.config.launcher.ray_address is None:
         made[NODE] = cluster.node_script(run, typed(run.command), Path(python))
