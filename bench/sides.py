@@ -42,19 +42,15 @@ class Job:
 
 def ours(job: Job, scratch: Path) -> dict[str, Any]:
     """A run of the product as a user starts it; seconds and lengths as it wrote them down."""
-    extra = {"engine": "embedded", "device": "cpu", "dtype": job.dtype, "min_response_length": job.shape.least}
-    words = [*_flags(job, scratch, extra), "trainer.val_before_train=false"]
-    words += ["actor_rollout_ref.model.custom_chat_template=plain", *job.overrides]
+    words = [*_own_words(job, scratch), *job.overrides]
     run = _watch([sys.executable, "-m", "grpo", *words], job, scratch, {"PYTHONPATH": str(REPO)})
     return run | _recorded(job, scratch / "out")  # rewards run in worker processes, whose CPU clock tells nothing
 
 
 def our_update(job: Job, scratch: Path) -> Path:
     """One step of ours on the responses of bench/same_update.py; the folder of the model after it."""
-    extra = {"engine": "embedded", "device": "cpu", "dtype": job.dtype, "min_response_length": job.shape.least}
-    words = [*_flags(job, scratch, extra | {"lr": UPDATE_LR, "norm_adv_by_std": "false"})]
-    words += ["trainer.val_before_train=false", "actor_rollout_ref.model.custom_chat_template=plain"]
-    words += ["actor_rollout_ref.actor.optim.weight_decay=0"]
+    words = _own_words(job, scratch, lr=UPDATE_LR, norm_adv_by_std="false")
+    words.append("actor_rollout_ref.actor.optim.weight_decay=0")
     spec = {"shape": vars(job.shape), "words": words}
     _child(["--ours"], Path(sys.executable), spec, job, scratch)
     return scratch / "out" / "checkpoints" / "final"
@@ -108,6 +104,12 @@ def seconds_said(run: dict[str, Any], warmup: int) -> str:
         return f"{median(t / s for t, s in zip(run['tokens'], run['seconds'], strict=True)):,.0f} tokens/s"
     others = f", others used {run['others']:.0%} of the machine" if run.get("others") else ""
     return f"{median(run['seconds'][warmup:]):.2f} s a step{others}"
+
+
+def _own_words(job: Job, scratch: Path, **more: object) -> list[str]:
+    extra = {"engine": "embedded", "device": "cpu", "dtype": job.dtype, "min_response_length": job.shape.least}
+    own = ["trainer.val_before_train=false", "actor_rollout_ref.model.custom_chat_template=plain"]
+    return [*_flags(job, scratch, extra | more), *own]
 
 
 def _flags(job: Job, scratch: Path, extra: dict[str, object]) -> list[str]:

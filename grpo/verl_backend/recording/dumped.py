@@ -20,7 +20,7 @@ def lines_of(rows: Sequence[Row], calls: Sequence[Row], failed: Sequence[Row], s
     prompts = {_group(row): row["input"] for row in rows}
     found = [(_group(row), call.get("index"), _line(row, call)) for row, call in zip(rows, calls, strict=True)]
     for call in failed:
-        group = str(call["key"]).rpartition("_")[0] if call["key"] else f"record {call['index']}"
+        group = _group_of_call(call)
         prompt = prompts.get(group, text_of(call["prompt"] or ""))
         line = {"prompt": prompt, "response": call["response"], "reward": None, "parts": {}, "length": call["length"]}
         line |= {"ground_truth": call["ground_truth"], "data_source": call["data_source"]}
@@ -36,7 +36,7 @@ def lines_of_calls(calls: Sequence[Row]) -> list[dict[str, Any]]:
     number: dict[str, int] = {}
     return [
         {
-            "uid": number.setdefault(str(call["key"]).rpartition("_")[0], len(number)),
+            "uid": number.setdefault(_group_of_call(call), len(number)),
             "reward": call["score"],
             "parts": call["parts"],
         }
@@ -47,6 +47,10 @@ def lines_of_calls(calls: Sequence[Row]) -> list[dict[str, Any]]:
 def _group(row: Row) -> str:
     """verl's uid is PROMPT_SESSION_OUTPUT; its older trainer writes none, and there a prompt is its text."""
     return str(row["uid"]).rsplit("_", 2)[0] if "uid" in row else str(row["input"])
+
+
+def _group_of_call(call: Row) -> str:
+    return str(call["key"]).rpartition("_")[0] if call["key"] else f"record {call['index']}"
 
 
 def _line(row: Row, call: Row) -> dict[str, Any]:

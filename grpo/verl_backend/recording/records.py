@@ -123,7 +123,7 @@ class Records:
 
     def _take(self, call: dict[str, Any]) -> None:
         """Count a reward call, show it, and keep it until the dump with its response comes."""
-        split = "val" if call["split"] == "val" else "train"
+        split = _split(call)
         if call["step"] is None:
             call["step"] = self.step + (split == "train")
         batch = self._keep(call, split)
@@ -231,13 +231,13 @@ class Records:
         it. Where it was ended in between, the step's reward calls are all there is."""
         for call in earlier.calls(self._run.output_dir):
             if recorded < call["step"] <= saved:
-                self._keep(call, "val" if call["split"] == "val" else "train")
+                self._keep(call, _split(call))
         for row in Tail(self._run.output_dir / earlier.VERL_METRICS).rows():
             if recorded < int(row["step"]) <= saved:
                 recorded = int(row["step"])
                 self._record(recorded, row["data"], self._dumps_of(recorded, row["data"]), ended=True)
         for step in range(max(recorded, 0) + 1, saved + 1):
-            found = [call for call in self._calls.values() if call["step"] == step and call["split"] != "val"]
+            found = [call for call in self._calls.values() if call["step"] == step and _split(call) == "train"]
             batch = self._batches.pop(("train", step), _Batch())
             if found:
                 lengths = {"response_length": fmean(call["length"] for call in found)}
@@ -277,6 +277,10 @@ class Records:
         if missing > 0 and lines and not self._told_of_missing:
             self._told_of_missing = True
             self._progress.note(f"step {step}: verl lost {missing} of {self._total('train')} responses; see verl.log")
+
+
+def _split(call: Mapping[str, Any]) -> str:
+    return "val" if call["split"] == "val" else "train"
 
 
 def _largest_child_mb() -> float:
