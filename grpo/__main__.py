@@ -80,7 +80,7 @@ def _list_recipes() -> int:
 
 
 def _launch(line: flags.CommandLine) -> int:
-    from grpo import final, launch, repair
+    from grpo import final, launch, plan, repair
     from grpo.resolve import checked, resolve
 
     resolved = resolve(line, os.environ)
@@ -94,7 +94,8 @@ def _launch(line: flags.CommandLine) -> int:
     launch.check_rewards(settings, data)
     reward, odd = launch.rehearse_reward(settings, data)
     settings = repair.fitted(resolved, data, engine, say=print)
-    for note in [*resolved.notes, *odd, why]:
+    unused = plan.unused_note(settings, engine.name, engine.no_effect(launch.make_run(resolved, settings)))
+    for note in [*resolved.notes, *odd, why, *unused]:
         print(note, flush=True)
     result = launch.train(resolved, settings, engine, data, reward, say=print)
     final.show(result, launch.make_run(resolved, settings))

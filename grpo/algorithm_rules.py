@@ -18,6 +18,8 @@ KL_IN_REWARD, KL_IN_LOSS, KL_CONTROL = "algorithm.use_kl_in_reward", f"{ACTOR}.u
 FILTER, BUFFER = "algorithm.filter_groups.enable", "reward.reward_kwargs.overlong_buffer_cfg"
 GDPO_KEYS, GDPO_WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
 REFERENCE, MIXUP = "launcher.update_ref_after", "launcher.ref_mixup"
+OF_THE_LOSS = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
+OF_THE_REWARD = tuple(f"algorithm.kl_ctrl.{name}" for name in ("kl_coef", "target_kl", "horizon"))
 
 DIVIDES_BY_STD = ("grpo", "grpo_vectorized", "grpo_passk", "gdpo")
 CLIPS = ("vanilla", "gspo", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "bypass_mode")
@@ -66,6 +68,7 @@ def algorithm_warnings(settings: Settings) -> Iterator[str]:
     if settings[KL_IN_LOSS] and settings[f"{ACTOR}.kl_loss_type"] in ("kl", "k1"):
         key = f"{ACTOR}.kl_loss_type"
         yield f"{settings.said(key)}: in a loss its gradient does not know the reference; {settings[key]}+ pulls to it"
+    yield from _kl_of_nothing(settings)
     if settings[KL_IN_LOSS] and settings[KL_IN_REWARD]:
         yield f"{settings.said(KL_IN_REWARD)} beside {settings.said(KL_IN_LOSS)}: the KL counts twice"
     if settings[MIXUP] != 1 and not settings[REFERENCE]:
@@ -106,6 +109,17 @@ def _kl(settings: Settings) -> Iterator[Problem]:
             f"or {KL_IN_REWARD}=true",
             {REFERENCE: 0},
         )
+
+
+def _kl_of_nothing(settings: Settings) -> Iterator[str]:
+    """A weight or a kind for a KL that is nowhere. A weight of 0 says that there is none."""
+    for there, keys in ((KL_IN_LOSS, OF_THE_LOSS), (KL_IN_REWARD, OF_THE_REWARD)):
+        asked = [key for key in keys if settings.by_user(key) and settings[key]]
+        if asked and not settings[there]:
+            yield f"{settings.said(asked[0])} changes nothing: {settings.said(there)}"
+    steers = [key for key in OF_THE_REWARD[1:] if settings.by_user(key)]
+    if steers and settings[KL_IN_REWARD] and settings[KL_CONTROL] != "adaptive":
+        yield f"{settings.said(steers[0])} changes nothing: {settings.said(KL_CONTROL)}"
 
 
 def _updates_on_older_samples(settings: Settings) -> bool:

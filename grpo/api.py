@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import flags, launch, repair
+from grpo import flags, launch, plan, repair
 from grpo.config import ConfigError, Settings
 from grpo.defaults import TRAIN, VAL
 from grpo.engine import Result
@@ -59,7 +59,8 @@ def train(
         launch.check_rewards(settings, prompts)
     reward, odd = launch.rehearse_reward(settings, prompts, function)
     settings = repair.fitted(resolved, prompts, engine, own_reward=own, say=say)
-    for note in [*resolved.notes, *odd, why]:
+    unused = plan.unused_note(settings, engine.name, engine.no_effect(launch.make_run(resolved, settings)))
+    for note in [*resolved.notes, *odd, why, *unused]:
         say(note)
     return launch.train(resolved, settings, engine, prompts, reward, say=say, records=stream, function=function)
 

@@ -72,6 +72,13 @@ def table_of_unused(settings: Settings, keys: Sequence[str]) -> list[str]:
     ]
 
 
+def unused_note(settings: Settings, engine: str, keys: Sequence[str]) -> list[str]:
+    """The line with which a run begins where the user set what means nothing to its engine; none where not."""
+    said = [settings.said(key) for key in keys if key in settings.values and settings.by_user(key)]
+    said += [settings.passthrough[key] for key in keys if key in settings.passthrough]
+    return [f"no effect on the {engine} engine: {', '.join(said)}"] if said else []
+
+
 def to_json(
     settings: Settings, *, engine: str, command: Sequence[str], decided: Sequence[tuple[str, Any, str]] = ()
 ) -> str:

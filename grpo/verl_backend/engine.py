@@ -20,9 +20,11 @@ from grpo.verl_backend.settings.guard import guarded, misfits
 from grpo.verl_backend.settings.overrides import decided, overrides
 from grpo.verl_backend.settings.scripts import scripts
 
-# Changed keys that mean nothing here: --debug's display, and the parts of a small model that this engine does not make.
-_NOTHING = ("launcher.debug", "launcher.scratch.", "launcher.sft.")
+# Changed keys that mean nothing here: --debug's display, parts of a small model that this engine does not make, and the
+# critic of PPO, which no estimator that is taken here has.
+_NOTHING = ("launcher.debug", "launcher.scratch.", "launcher.sft.", "critic.")
 _EMBEDDED = "use --engine embedded"
+SETUP = "./train.sh setup --engine verl --device"
 # key -> (whether its value can be honoured, why not and what to do)
 _ONLY: dict[str, tuple[Callable[[Any], bool], str]] = {
     "launcher.repetition_penalty": (
@@ -113,6 +115,11 @@ class VerlEngine:
     def plan(self, run: Run) -> list[str]:
         """The command that a shell can run, one override per line; before it, as comments, what had to be changed."""
         python, words, notes = self._command(run)
+        if find_environment(device_of(run)) is None:
+            notes = [
+                f"verl is not installed here; the run makes its environment first: {SETUP} {device_of(run)}",
+                *notes,
+            ]
         return [*(f"# {note}" for note in notes), *command.shell_lines(python, words)]
 
     def decided(self, run: Run) -> list[tuple[str, Any, str]]:
@@ -136,7 +143,7 @@ class VerlEngine:
         device = device_of(run)
         environment = find_environment(device)
         if environment is None:
-            say(f"verl is not installed yet: making its environment (./train.sh setup --engine verl --device {device})")
+            say(f"verl is not installed yet: making its environment ({SETUP} {device})")
             environment = install_environment(device, say)
         if problems := environment_problems(environment, device):
             raise EngineError("\n".join(problems))

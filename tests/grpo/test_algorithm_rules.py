@@ -100,12 +100,26 @@ def test_parts_that_do_not_go_together_are_refused_with_what_would_do(words: str
         ("--kl_loss_type=kl", "does not know the reference; kl+ pulls to it"),
         ("algorithm.use_kl_in_reward=true", "the KL counts twice"),
         ("launcher.ref_mixup=0.5", "leaves the reference where it is"),
+        (
+            "--algorithm=drgrpo --kl_coef=0.01",
+            f"{ACTOR}.kl_loss_coef=0.01 (flag --kl_coef) changes nothing: {ACTOR}.use",
+        ),
+        ("algorithm.kl_ctrl.kl_coef=0.1", "changes nothing: algorithm.use_kl_in_reward=false (default)"),
+        (
+            "--use_kl_loss=false algorithm.use_kl_in_reward=true algorithm.kl_ctrl.target_kl=0.2",
+            "algorithm.kl_ctrl.target_kl=0.2 (override) changes nothing: algorithm.kl_ctrl.type=fixed (default)",
+        ),
     ],
 )
 def test_parts_without_effect_are_said(words: str, said: str):
     rules.check(settings(*words.split()))
     (warning,) = rules.warnings(settings(*words.split()))
     assert said in warning
+
+
+@pytest.mark.parametrize("words", ["--algorithm=drgrpo --kl_coef=0", "--kl_coef=0.01", "--recipe=drgrpo"])
+def test_a_kl_that_is_there_or_is_to_be_nowhere_is_not_doubted(words: str):
+    assert rules.warnings(settings(*words.split())) == []
 
 
 @pytest.mark.parametrize("name", algorithms())

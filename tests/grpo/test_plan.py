@@ -48,6 +48,17 @@ def test_the_plan_names_what_has_no_effect_and_what_only_verl_knows():
     assert "For verl alone\n  trainer.balance_batch=false  override" in text
 
 
+def test_a_run_begins_by_naming_what_the_user_set_and_its_engine_makes_nothing_of():
+    """Not what a recipe or the launcher set: nobody waits for that."""
+    made = settings("--n_gpus", "8", "trainer.balance_batch=false")
+    keys = ["trainer.n_gpus_per_node", "trainer.balance_batch", "actor_rollout_ref.rollout.gpu_memory_utilization"]
+    (line,) = plan.unused_note(made, "embedded", keys)
+    assert line == (
+        "no effect on the embedded engine: trainer.n_gpus_per_node=8 (flag --n_gpus), trainer.balance_batch=false"
+    )
+    assert plan.unused_note(made, "embedded", keys[2:]) == []
+
+
 def test_what_was_typed_is_shown_even_where_it_is_the_default():
     standard = str(defaults()["actor_rollout_ref.rollout.n"])
     made = settings("--rollout_n", standard, "data.shuffle=true")
