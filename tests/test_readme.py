@@ -254,15 +254,16 @@ def test_the_rewards_of_the_pages_score_as_the_pages_say(page: str, page_files: 
         assert [reward("style", "x" * n, "").score for n in (0, 50, 200)] == [1.0, 0.5, 0.0]
 
 
-def test_the_scores_in_the_table_of_rewards_are_those_of_the_shipped_reward() -> None:
+@pytest.mark.parametrize(("page", "most"), [("docs/rewards.md", 17), ("docs/rewards.zh.md", 10)])
+def test_the_scores_in_the_table_of_rewards_are_those_of_the_shipped_reward(page: str, most: int) -> None:
     """S2-23, S2-24, S2-26, S2-27"""
-    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| `(.+?)` \| ([01]\.0) \|$", prose("docs/rewards.md"), re.MULTILINE)
-    assert len(rows) == 17
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| `(.+?)` \| ([01]\.0) \|$", prose(page), re.MULTILINE)
+    assert len(rows) == most
     assert [(row, compute_score(*row[:3])) for row in rows] == [(row, float(row[3])) for row in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/batches.md"])
+@pytest.mark.parametrize("page", ["docs/batches.md", "docs/batches.zh.md"])
 def test_the_batches_page_shows_what_its_command_prints(
     page: str, page_files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,9 +278,13 @@ def test_an_epoch_of_gsm8k_has_the_steps_that_the_batches_page_says(batch: str, 
     line = parse(["--recipe", "gsm8k", "--data", "x", "--rollout_n", "8", "--epochs", "1", "--train_batch_size", batch])
     numbers = arithmetic(resolve(line, {}).settings(), 7473)
     assert (numbers.steps, numbers.responses) == (steps, int(batch) * 8)
-    assert f"{steps:,}" in prose("docs/batches.md")
-    assert "| 8 prompts, 64 responses | 1 prompt, 8 responses |" in prose("docs/batches.md")  # 1 x 8 and n = 8
-    assert "| 32 prompts, 256 responses | 4 prompts, 32 responses |" in prose("docs/batches.md")  # 8 x 4 and n = 8
+    english, chinese = prose("docs/batches.md"), prose("docs/batches.zh.md")
+    assert f"{steps:,}" in english
+    assert "| 8 prompts, 64 responses | 1 prompt, 8 responses |" in english  # 1 x 8 and n = 8
+    assert "| 32 prompts, 256 responses | 4 prompts, 32 responses |" in english  # 8 x 4 and n = 8
+    assert f"{steps:,}" in chinese
+    assert "| 8 个提示、64 条回答 | 1 个提示、8 条回答 |" in chinese
+    assert "| 32 个提示、256 条回答 | 4 个提示、32 条回答 |" in chinese
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
