@@ -42,6 +42,7 @@ HALF_B = {
 SHAPES = {
     "small": (SMALL, 8, 8, (64, 64), (64, 64), 1),
     "ragged": (SMALL, 16, 8, (8, 256), (32, 512), 4),
+    "crowd": (SMALL, 96, 8, (8, 256), (32, 512), 4),  # three times as many responses as are written side by side
     "half-b": (HALF_B, 2, 4, (32, 32), (128, 128), 1),
     "long": (SMALL, 2, 8, (1024, 1024), (256, 256), 1),
 }

@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from grpo.embedded.cache import GrowingLayer
+from grpo.embedded.decoding import CachedDecoding
 from grpo.embedded.policy import Policy, read_logits
 from grpo.engine import EngineError
 
@@ -48,12 +49,14 @@ class EncoderDecoderPolicy(Policy):
         """Never: there is no row that holds prompt and response."""
         return False
 
-    def open_decoding(self, ids: torch.Tensor, mask: torch.Tensor, n: int, max_new: int) -> Decoding:
+    def open_decoding(
+        self, ids: torch.Tensor, mask: torch.Tensor, n: int, max_new: int, *, longest: int | None = None
+    ) -> Decoding:
         """As Policy says; the encoder runs once per group. Raises EngineError where the decoder is too short."""
-        longest = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        if longest is not None and len(self.beginning) - 1 + max_new > longest:
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if positions is not None and len(self.beginning) - 1 + max_new > positions:
             raise EngineError(
-                f"the decoder has {longest} positions, {len(self.beginning) - 1} of them before the response: "
+                f"the decoder has {positions} positions, {len(self.beginning) - 1} of them before the response: "
                 f"--max_response_length {max_new} is too long"
             )
         return _Decoding(self, ids, mask, n)
@@ -91,11 +94,9 @@ class EncoderDecoderPolicy(Policy):
         return read_logits(logits, response_ids, temperature=temperature, entropy=entropy)
 
 
-class _Decoding:
+class _Decoding(CachedDecoding):
     """The decoder token by token. The encoder's states are read in the first step only, which caches what the decoder
     attends to."""
-
-    patience = 0.8  # the cache is copied
 
     def __init__(self, policy: EncoderDecoderPolicy, ids: torch.Tensor, mask: torch.Tensor, n: int) -> None:
         self._model = policy.model
@@ -111,11 +112,6 @@ class _Decoding:
     def step(self, tokens: torch.Tensor) -> None:
         """As Decoding says."""
         self._run(tokens[:, None])
-
-    def keep(self, lines: torch.Tensor) -> None:
-        """As Decoding says."""
-        self._cache.batch_select_indices(lines)
-        self._mask = self._mask[lines]
 
     def _run(self, tokens: torch.Tensor) -> None:
         states = self._states.expand(len(tokens), -1, -1)

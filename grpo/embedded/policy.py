@@ -127,16 +127,20 @@ class Policy:
         )
         return out.logits[:, -1], cache
 
-    def open_decoding(self, ids: torch.Tensor, mask: torch.Tensor, n: int, max_new: int) -> Decoding:
+    def open_decoding(
+        self, ids: torch.Tensor, mask: torch.Tensor, n: int, max_new: int, *, longest: int | None = None
+    ) -> Decoding:
         """Begin n responses of at most max_new tokens to each prompt. ids, mask: [P, L], left-padded.
 
-        A prompt is run once for its whole group. Within arithmetic(), without gradients.
+        A prompt is run once for its whole group. longest: prompt that may be admitted later, in tokens; None = L.
+        Within arithmetic(), without gradients.
         """
-        if max(ids.shape[1] + max_new, 8) <= self._window:  # 8: what the try takes
+        longest = longest or ids.shape[1]
+        if max(longest + max_new, 8) <= self._window:  # 8: what the try takes
             if self._writes_out is None:
                 self._writes_out = can_be_written_out(self)
             if self._writes_out:
-                return LlamaDecoding(self, ids, mask, n, max_new)
+                return LlamaDecoding(self, ids, mask, n, max_new, longest=longest)
         return CachedDecoding(self, ids, mask, n)
 
     def log_probs(

@@ -1,14 +1,15 @@
 """Sampling: n responses to each prompt, with a KV cache.
 
-A prompt is run once for its whole group, a finished response leaves the batch, and every random number is drawn
-before the first token from (seed, step): what a response becomes depends neither on how prompts were cut into
-chunks nor on who finished when, and a resumed run samples exactly what an undisturbed one would have.
+A prompt is run once for its whole group, a finished response leaves the batch and makes room for the next prompts,
+and every random number is drawn before the first token from (seed, step): what a response becomes depends neither on
+which prompts were answered side by side nor on who finished when, and a resumed run samples exactly what an
+undisturbed one would have.
 Legend: P prompts, n responses each, B = P * n, L prompt tokens, R response tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -101,13 +102,7 @@ def sample(
         lengths=torch.full((total,), width, device=policy.device),
         stopped=torch.zeros(total, dtype=torch.bool, device=policy.device),
     )
-    order = mask.sum(1).argsort(stable=True)  # prompts of like length side by side: less padding
-    done = 0
-    for chunk in order.split(max(1, max_rows // n)):
-        length = int(mask[chunk].sum(1).max())
-        rows = (chunk[:, None] * n + torch.arange(n, device=policy.device)).flatten()
-        told = functools.partial(lambda before, finished: on_token(before + finished), done)
-        done += _decode(policy, ids[chunk, -length:], mask[chunk, -length:], sampling, table, rows, told)
+    _decode(policy, ids, mask, sampling, table, max_rows, on_token)
 
     width = max(1, int(table.lengths.max()))
     response_mask = torch.arange(width, device=policy.device) < table.lengths[:, None]  # [B, R]
@@ -133,50 +128,104 @@ class _Table:
     stopped: torch.Tensor
 
 
-def _decode(policy, ids, mask, sampling, table: _Table, rows, on_token) -> int:
-    """Fill these rows of the table, n for each prompt. Returns how many of them stopped."""
-    n, done = sampling.n, 0
-    stops = torch.tensor(policy.stop_ids, device=policy.device)
+@dataclass
+class _Lines:
+    """Responses being written, a line of the decoding each, [B]: which row of the table, how many tokens it has, and
+    whether it goes on. seen: what each has read and said, [B, tokens], where somebody asks."""
+
+    rows: torch.Tensor
+    ages: torch.Tensor
+    open: torch.Tensor
+    seen: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def begin(self, rows: torch.Tensor, seen: torch.Tensor | None) -> None:
+        """Further lines, behind the others."""
+        self.rows, self.ages = torch.cat([self.rows, rows]), torch.cat([self.ages, torch.zeros_like(rows)])
+        self.open = torch.cat([self.open, torch.ones_like(rows, dtype=torch.bool)])
+        if seen is not None:
+            self.seen = seen if self.seen is None or not len(self.seen) else _stacked(self.seen, seen)
+
+    def keep(self, order: torch.Tensor) -> None:
+        """Only these lines (indices), in this order."""
+        self.rows, self.ages, self.open = self.rows[order], self.ages[order], self.open[order]
+        self.seen = None if self.seen is None else self.seen[order]
+
+
+def _decode(policy, ids, mask, sampling, table: _Table, max_rows: int, on_token) -> None:
+    """Fill the table, with at most max_rows responses side by side; where half of those are done, others begin."""
+    n, stops = sampling.n, torch.tensor(policy.stop_ids, device=policy.device)
+    waiting = mask.sum(1).argsort(stable=True)  # prompts of like length side by side: less padding
+    at_once, done, decoding = max(1, max_rows // n), 0, None
+    lines = _Lines(rows=waiting[:0], ages=waiting[:0], open=waiting[:0].bool())
     with policy.arithmetic():
-        decoding = policy.open_decoding(ids, mask, n, sampling.max_length)
-        lines = rows  # line of the decoding -> row
-        open_ = torch.ones(len(rows), dtype=torch.bool, device=policy.device)  # lines that have not stopped
-        said = ids[:, :0] if policy.model.config.is_encoder_decoder else ids  # what a decoder has said or read itself
-        seen = said.repeat_interleave(n, 0) if sampling.repetition_penalty != 1.0 else None
-        for t in range(sampling.max_length):
-            tokens, chosen = _choose(decoding.logits.float(), table.uniforms[lines, t], seen, stops, sampling, t)
-            table.response_ids[lines, t], table.log_probs[lines, t] = tokens, chosen
-            ended = (tokens[:, None] == stops).any(1) & open_
-            more = int(ended.sum())
-            if more:
-                table.stopped[lines[ended]], table.lengths[lines[ended]] = True, t + 1
-                open_, done = open_ & ~ended, done + more
+        while len(lines) or len(waiting):
+            free = at_once - math.ceil(len(lines) / n)
+            if len(waiting) and (not len(lines) or (decoding.admits and 2 * free >= at_once)):
+                chunk, waiting = waiting[:free], waiting[free:]
+                prompts = _cut(ids[chunk], mask[chunk])
+                if decoding is not None and decoding.admits:
+                    decoding.admit(*prompts)
+                else:
+                    decoding = policy.open_decoding(*prompts, n, sampling.max_length, longest=ids.shape[1])
+                rows = (chunk[:, None] * n + torch.arange(n, device=policy.device)).flatten()
+                lines.begin(rows, None if sampling.repetition_penalty == 1.0 else _read(policy, *prompts, n))
+            uniform = table.uniforms[lines.rows, lines.ages]
+            tokens, chosen = _choose(decoding.logits.float(), uniform, lines.seen, stops, sampling, lines.ages)
+            table.response_ids[lines.rows, lines.ages], table.log_probs[lines.rows, lines.ages] = tokens, chosen
+            lines.ages = lines.ages + 1
+            stopped = (tokens[:, None] == stops).any(1) & lines.open
+            table.stopped[lines.rows[stopped]], table.lengths[lines.rows[stopped]] = True, lines.ages[stopped]
+            before, lines.open = lines.open, lines.open & ~stopped & (lines.ages < sampling.max_length)
+            ended, alive = torch.stack([before.sum() - lines.open.sum(), lines.open.sum()]).tolist()
+            done += ended
             on_token(done)
-            alive = len(rows) - done
-            if not alive or t + 1 == sampling.max_length:
-                break
-            if alive < len(lines) and alive <= decoding.patience * len(lines):
-                keep = _without(open_, alive)
-                decoding.keep(keep)
-                lines, tokens, open_ = lines[keep], tokens[keep], open_[keep]
-                seen = None if seen is None else seen[keep]
-            seen = None if seen is None else torch.cat([seen, tokens[:, None]], 1)
-            decoding.step(tokens)
-    return done
+            if lines.seen is not None:
+                lines.seen = torch.cat([lines.seen, tokens[:, None]], 1)
+            if not alive and not decoding.admits:
+                lines.keep(waiting[:0])
+            elif alive < len(lines) and alive <= decoding.patience * len(lines):
+                order = decoding.keep(lines.open)
+                lines.keep(order)
+                tokens = tokens[order]
+            if alive:
+                decoding.step(tokens)
 
 
-def _without(open_: torch.Tensor, alive: int) -> torch.Tensor:
-    """The open lines in an order in which few of them move: the last ones take the places of those that stopped."""
-    keep = torch.arange(alive, device=open_.device)
-    keep[~open_[:alive]] = open_[alive:].nonzero().squeeze(1) + alive
-    return keep
+def _cut(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Without columns that only longer prompts need."""
+    length = int(mask.sum(1).max())
+    return ids[:, -length:], mask[:, -length:]
 
 
-def _choose(logits, uniform, seen, stops, sampling: Sampling, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each line and its log-prob. logits: [B, V]; uniform: [B], in [0, 1)."""
-    greedy = sampling.temperature == 0
+def _read(policy, ids: torch.Tensor, mask: torch.Tensor, n: int) -> torch.Tensor:
+    """What a decoder reads before its first token, [P * n, L]: the prompt, or nothing where an encoder reads that.
+
+    Padding is not read: the prompt's last token stands there once more.
+    """
+    if policy.model.config.is_encoder_decoder:
+        ids, mask = ids[:, :0], mask[:, :0]
+    return torch.where(mask.bool(), ids, ids[:, -1:]).repeat_interleave(n, 0)
+
+
+def _stacked(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """One above the other, the narrower one widened by what it has already: [b, t], [c, u] -> [b + c, max(t, u)]."""
+    width = max(first.shape[1], second.shape[1])
+    wide = [torch.cat([each[:, :1].expand(-1, width - each.shape[1]), each], 1) for each in (first, second)]
+    return torch.cat(wide)
+
+
+def _choose(logits, uniform, seen, stops, sampling: Sampling, ages) -> tuple[torch.Tensor, torch.Tensor]:
+    """The next token of each line and its log-prob. logits: [B, V]; uniform: [B], in [0, 1); ages: [B], tokens so far.
+
+    seen: [B, any], token ids that the repetition penalty is about, or None.
+    """
+    greedy, early = sampling.temperature == 0, ages < sampling.min_length
+    held = sampling.min_length > 0 and bool(early.any())  # asked only then: on a GPU the answer is waited for
     everything = sampling.top_p >= 1.0 and not 0 < sampling.top_k < logits.shape[1]
-    if everything and seen is None and t >= sampling.min_length and not greedy:  # one softmax serves both
+    if everything and seen is None and not held and not greedy:  # one softmax serves both
         shares = (logits if sampling.temperature == 1.0 else logits / sampling.temperature).softmax(1)
         tokens = _invert(shares, uniform)
         return tokens, shares.gather(1, tokens[:, None]).squeeze(1).log()
@@ -185,8 +234,8 @@ def _choose(logits, uniform, seen, stops, sampling: Sampling, t: int) -> tuple[t
         said = logits.gather(1, seen)
         said = torch.where(said > 0, said / sampling.repetition_penalty, said * sampling.repetition_penalty)
         logits = logits.scatter(1, seen, said)
-    if t < sampling.min_length:
-        logits = logits.index_fill(1, stops, float("-inf"))
+    if held:
+        logits = torch.where(early[:, None], logits.index_fill(1, stops, float("-inf")), logits)
     if greedy:
         tokens = logits.argmax(1)
     else:

@@ -152,15 +152,16 @@ def _gold(tried: Tried, better: str) -> list[Finding]:
             f"{_where(tried)}{tried.unknown} of {tried.rows} records have tests and no right program to try them with"
         )
         found.append(Finding("note", text, "a column `solution` with a right program beside them would be tried"))
-    if tried.ours and not tried.correctness:
-        return found
-    if tried.best != BARE and not tried.asked:
+    form = tried.ours and not tried.correctness
+    if tried.best != BARE and not tried.asked and not (form and tried.spellings.get(BARE)):
         text = f"{_where(tried)}{tried.reward} gives a bare right answer {_number(tried.spellings.get(BARE))}, and "
         written = SPELLINGS[tried.best][0].format(tried.sample_answer)
         text += (
             f"{_number(tried.spellings[tried.best])} to {' '.join(written.split())}; the prompts do not ask for that"
         )
         found.append(Finding("warn", text, f"ask for it: --system {shlex.quote(SPELLINGS[tried.best][1])}"))
+    if form:
+        return found
     found += _spellings(tried)
     scored = tried.gold - tried.gold_errors
     low = scored - tried.right

@@ -100,7 +100,7 @@ def test_repetition_penalty_divides_likely_and_multiplies_unlikely_repeats(polic
     logits = torch.tensor([[2.0, 1.5, -1.0]])
     greedy = Sampling(n=1, max_length=4, temperature=0.0, repetition_penalty=2.0)
     stops = torch.tensor([99])
-    token, log_prob = _choose(logits, torch.tensor([0.0]), torch.tensor([[0, 2]]), stops, greedy, 0)
+    token, log_prob = _choose(logits, torch.tensor([0.0]), torch.tensor([[0, 2]]), stops, greedy, torch.tensor([0]))
     assert token.tolist() == [1]  # 2.0 / 2 falls under 1.5
     assert_close(log_prob, logits.log_softmax(1)[:, 1])  # the recorded log-prob is the model's own
 

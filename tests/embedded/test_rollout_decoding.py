@@ -12,13 +12,14 @@ from torch.testing import assert_close
 
 from grpo.embedded import llama_like
 from grpo.embedded.adapter import Lora, attach, matrices
+from grpo.embedded.cohort import FIRST_ROOM, filled
 from grpo.embedded.decoding import CachedDecoding
 from grpo.embedded.few_rows import WORTH, Product, can_pack
 from grpo.embedded.llama_decoding import LlamaDecoding
 from grpo.embedded.models import make_policy, read_model, read_tokenizer
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompt_keys import blocks_of
-from grpo.embedded.rollout import Sampling, _choose, _without, sample
+from grpo.embedded.rollout import Sampling, _choose, sample
 from grpo.embedded.update import log_probs
 from tests.embedded.conftest import ids
 from tests.embedded.families import FAMILIES
@@ -45,20 +46,22 @@ def _largest_difference(policy: Policy, *, steps: int) -> float:
     prompts, mask = _prompts()
     generator, far = torch.Generator().manual_seed(0), 0.0
     with policy.arithmetic():
-        theirs, ours = CachedDecoding(policy, prompts, mask, 3), LlamaDecoding(policy, prompts, mask, 3, steps + 1)
-        alive = len(mask) * 3
+        decodings = CachedDecoding(policy, prompts, mask, 3), LlamaDecoding(policy, prompts, mask, 3, steps + 1)
+        alive = torch.arange(len(mask) * 3)  # the lines that go on; each decoding has its own order of them
+        orders = [alive, alive]
         for step in range(steps):
-            assert theirs.logits.shape == ours.logits.shape
-            far = max(far, float((theirs.logits - ours.logits).abs().max() / theirs.logits.abs().max()))
-            tokens = torch.randint(5, 250, (alive,), generator=generator)
-            if step % 3 == 2 and alive > 2:
-                kept = torch.randperm(alive, generator=generator)[: alive - 2]
-                alive, tokens = alive - 2, tokens[kept]
-                for decoding in (theirs, ours):
-                    decoding.keep(kept)
-            for decoding in (theirs, ours):
-                decoding.step(tokens)
-    assert alive <= 3
+            sizes = [len(decoding.logits) for decoding in decodings]
+            assert sizes == [len(alive), len(alive)]
+            theirs, ours = (decoding.logits[order.argsort()] for decoding, order in zip(decodings, orders, strict=True))
+            far = max(far, float((theirs - ours).abs().max() / theirs.abs().max()))
+            tokens = torch.randint(5, 250, (len(mask) * 3,), generator=generator)  # of each line, whoever goes on
+            if step % 3 == 2 and len(alive) > 2:
+                alive = alive[torch.randperm(len(alive), generator=generator)[2:]]
+                open_ = [torch.isin(order, alive) for order in orders]
+                orders = [o[d.keep(those)] for o, d, those in zip(orders, decodings, open_, strict=True)]
+            for decoding, order in zip(decodings, orders, strict=True):
+                decoding.step(tokens[order])
+    assert len(alive) <= 3
     return far
 
 
@@ -141,6 +144,48 @@ def test_both_ways_to_decode_sample_the_same_responses(policy):
     assert_close(ours.log_probs, theirs.log_probs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
+def test_where_lines_end_other_prompts_begin_and_are_answered_as_they_would_be_alone(policy, monkeypatch):
+    """More prompts than fit side by side: stragglers go on beside younger lines, with the penalty and without."""
+    sample(policy, ids(policy, "5"), Sampling(n=1, max_length=1), seed=1)  # whether it can be written out, is known
+    admitted, begin = [], LlamaDecoding.admit
+
+    def noted(decoding, prompts, mask):
+        admitted.append([cohort.count for cohort in decoding._cohorts])
+        begin(decoding, prompts, mask)
+        rooms = [room for cohort in decoding._cohorts for room in (cohort._keys, cohort._values)]
+        assert all(room.untyped_storage().nbytes() == room.nbytes for room in rooms)  # none for lines that ended
+
+    monkeypatch.setattr(LlamaDecoding, "admit", noted)
+    prompts = ids(policy, *(f"{number}+{number * 37}=?" for number in range(1, 25)))
+    for more in ({}, {"repetition_penalty": 1.3, "min_length": 3}):
+        sampling = Sampling(n=4, max_length=4 * FIRST_ROOM - 8, **more)
+        together = sample(policy, prompts, sampling, seed=7, max_rows=4 * len(prompts))
+        assert admitted == [[]]
+        admitted.clear()
+        done = []
+        beside = sample(policy, prompts, sampling, seed=7, max_rows=16, on_token=done.append)
+        assert sum(len(ages) >= 1 for ages in admitted) >= 3  # joined lines that were at it
+        assert max(map(sum, admitted)) <= 8  # half of the room was free
+        assert torch.equal(together.response_ids, beside.response_ids)
+        assert torch.equal(together.truncated, beside.truncated)
+        assert_close(together.log_probs, beside.log_probs, atol=1e-5, rtol=0)
+        assert done == sorted(done)
+        assert done[-1] == 4 * len(prompts)
+        admitted.clear()
+
+
+@pytest.mark.slow
+def test_the_penalty_knows_nothing_of_padding(policy):
+    """S0-18: what pads a short prompt beside a long one is often the stop token, which would come later then."""
+    policy = replace(policy, pad_id=policy.stop_ids[0])
+    prompts, sampling = ids(policy, "5", "1+2+3+4+5+6+7+8=?"), Sampling(n=8, max_length=24, repetition_penalty=3.0)
+    beside = sample(policy, prompts, sampling, seed=3).select(torch.arange(8))
+    alone = sample(policy, prompts, sampling, seed=3, chosen=[0])
+    assert not alone.truncated.all()
+    assert torch.equal(alone.response_ids, beside.response_ids)
+
+
 def test_rearranged_weights_give_the_same_products(policy):
     """And with them biases, side by side for the layers that read the same input."""
     layers = [torch.nn.Linear(24, 40), torch.nn.Linear(24, 8)]
@@ -160,16 +205,16 @@ def test_prompts_are_read_together_where_padding_costs_less_than_a_quarter():
 
 def test_the_last_lines_take_the_places_of_those_that_ended():
     open_ = torch.tensor([True, False, True, False, True, True])
-    assert _without(open_, 4).tolist() == [0, 4, 2, 5]
+    assert filled(open_, 4).tolist() == [0, 4, 2, 5]
 
 
 def test_the_log_prob_is_that_of_the_whole_distribution_however_it_is_drawn_from():
     logits = torch.tensor([[0.5, 0.3, 0.2]]).log() * 2  # at temperature 2: 0.5, 0.3, 0.2
-    stops, uniform = torch.tensor([0]), torch.tensor([0.55])
+    stops, uniform, new = torch.tensor([0]), torch.tensor([0.55]), torch.tensor([0])
     plain = Sampling(n=1, max_length=4, temperature=2.0)
-    token, log_prob = _choose(logits, uniform, None, stops, plain, 0)
+    token, log_prob = _choose(logits, uniform, None, stops, plain, new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (1, 0.3)  # 0.5 < 0.55 < 0.8
-    token, log_prob = _choose(logits, uniform, None, stops, replace(plain, min_length=1), 0)
+    token, log_prob = _choose(logits, uniform, None, stops, replace(plain, min_length=1), new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (1, 0.3)  # 0.55 of the 0.5 that is left is under 0.3
-    token, log_prob = _choose(logits, torch.tensor([0.7]), None, stops, replace(plain, min_length=1), 0)
+    token, log_prob = _choose(logits, torch.tensor([0.7]), None, stops, replace(plain, min_length=1), new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (2, 0.2)

@@ -18,7 +18,7 @@ from data_prep.records import read_records
 from grpo import launch
 from grpo.__main__ import main
 from grpo.commands.training_words import read
-from tests.documents import blocks, shown_files
+from tests.documents import REPO, blocks, shown_files
 
 SUMS = [{"prompt": f"{n} + {n} = ?", "ground_truth": str(2 * n), "data_source": "math"} for n in range(30)]
 
@@ -132,7 +132,12 @@ def test_every_reward_of_a_sum_has_its_own_lines(check):
     assert code == 0
     assert "scored by reward_funcs/math_match.py: math_score" in page
     assert "scored by reward format" in page
-    assert "Verdict: ready to train." in page  # `format` owes a bare answer nothing
+    assert "format gives a bare right answer 0, and 1 to <think> Let me think. </think> <answer>" in page
+    assert (
+        "1 of the above should change" in page
+    )  # no prompt asks for tags; that they owe a bare answer nothing is right
+    words = ["--reward", "accuracy,format", "--system", str(REPO / "reward_funcs/prompts/think_answer.txt")]
+    assert "Verdict: ready to train." in check(SUMS, *words)[1]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,10 @@ def test_the_same_reward_by_its_name_is_stopped_too_and_one_of_style_is_not():
     odd = [Sample("math", "", f"see page {n}b") for n in (7, 8)]
     with pytest.raises(RewardError, match="no reward at all"):
         short_check(build_reward(names="accuracy,format"), odd)
-    assert short_check(build_reward(names="format,repetition"), odd) == []
+    (said,) = short_check(build_reward(names="format,repetition"), odd)
+    assert "the prompts do not ask for that. To do: ask for it: --system 'Think between <think>" in said  # style: said
+    asked = [replace(sample, prompt="Write <think>...</think><answer>...</answer>.") for sample in odd]
+    assert short_check(build_reward(names="format,repetition"), asked) == []
 
 
 def test_some_gold_that_scores_zero_is_a_warning_with_the_rows():
