@@ -107,7 +107,7 @@ def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
     from grpo import batches, final, launch, plan, repair
     from grpo.memory import planning
 
-    settings = resolved.settings()
+    settings = repair.accepted(resolved, engine, here=False)  # before its data is looked at, as in training
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
         launch.check_rewards(settings, data)

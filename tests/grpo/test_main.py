@@ -168,6 +168,17 @@ def test_verl_without_a_gpu_is_refused_with_what_trains_here(files: Path, capsys
 
 
 @pytest.mark.slow
+def test_what_an_engine_cannot_do_at_all_is_said_before_its_data_is_looked_at(
+    files: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ("--recipe", "summarize_t5", "--engine", "verl", "--max_prompt_length", "8", "--dry_run")
+    code, _, err = answer(capsys, *words)
+    assert code == 2
+    assert "use --engine embedded" in err
+    assert "longer" not in err  # than 8 tokens, which is true of each prompt and would be the next to mend
+
+
+@pytest.mark.slow
 def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsys: pytest.CaptureFixture[str]):
     """S3-21."""
     words = ("--data", "AI-MO/NuminaMath-TIR#5000", "--model", "scratch", "--dry_run", "--max_steps", "9")
