@@ -4,6 +4,8 @@
     .venv/bin/python bench/rollout.py half-b --rounds 2 --threads 2
     .venv/bin/python bench/rollout.py small --transformers  # transformers' own forward pass at every step
     .venv/bin/python bench/rollout.py small --profile       # where the CPU's time goes
+    .venv/bin/python bench/rollout.py crowd crowd-b         # more responses than are written side by side
+    .venv/bin/python bench/rollout.py crowd crowd-b --in_turn    # ... where the next wait for the last of a batch
 
 The fastest of the rounds counts, and CPU seconds stand beside it, since others may use the machine. "of the bound" is
 the time that the products with the weights would take at the rate that was measured beside them (a square product of
@@ -25,6 +27,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from grpo.embedded.llama_decoding import LlamaDecoding
 from grpo.embedded.models import make_policy
 from grpo.embedded.policy import Policy
 from grpo.embedded.rollout import Rollouts, Sampling, sample
@@ -42,10 +45,12 @@ HALF_B = {
 SHAPES = {
     "small": (SMALL, 8, 8, (64, 64), (64, 64), 1),
     "ragged": (SMALL, 16, 8, (8, 256), (32, 512), 4),
-    "crowd": (SMALL, 96, 8, (8, 256), (32, 512), 4),  # three times as many responses as are written side by side
+    "crowd": (SMALL, 96, 8, (8, 256), (32, 512), 4),
+    "crowd-b": (HALF_B, 12, 4, (4, 64), (16, 64), 6000),
     "half-b": (HALF_B, 2, 4, (32, 32), (128, 128), 1),
     "long": (SMALL, 2, 8, (1024, 1024), (256, 256), 1),
 }
+ROWS = {"crowd-b": 16}  # responses side by side, where that is not 256
 
 
 def main() -> None:
@@ -56,11 +61,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--transformers", action="store_true", help="with transformers' own forward pass")
+    parser.add_argument("--in_turn", action="store_true", help="no prompt begins before the last response ended")
     parser.add_argument("--profile", action="store_true", help="and torch's profile of one more round")
     given = parser.parse_args()
     if unknown := set(given.shapes) - set(SHAPES):
         parser.error(f"no shape {', '.join(sorted(unknown))}: {', '.join(SHAPES)}")
     torch.set_num_threads(given.threads)
+    LlamaDecoding.admits = not given.in_turn
     for name in given.shapes:
         measure(name, given)
 
@@ -69,7 +76,8 @@ def measure(name: str, given: argparse.Namespace) -> None:
     """Print what the shape took."""
     model, count, n, (least, most), characters, ends = SHAPES[name]
     policy = make(model, getattr(torch, given.dtype))
-    policy.stop_ids = [*policy.stop_ids, *range(20, 20 + ends - 1)]
+    first = 20 if ends < 10 else 300  # no token of a prompt
+    policy.stop_ids = [*policy.stop_ids, *range(first, first + ends - 1)]
     if given.transformers:
         policy._writes_out = False
     draw = random.Random(0)
@@ -79,7 +87,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
     wall, cpu, rate = [], [], []
     for _ in range(given.rounds):
         began, began_cpu = time.perf_counter(), time.process_time()
-        rollouts = sample(policy, prompts, sampling, seed=7)
+        rollouts = sample(policy, prompts, sampling, seed=7, max_rows=ROWS.get(name, 256))
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - began_cpu)
         rate.append(product_rate())
@@ -92,7 +100,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
     )
     if given.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            sample(policy, prompts, sampling, seed=7)
+            sample(policy, prompts, sampling, seed=7, max_rows=ROWS.get(name, 256))
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from grpo.algorithm import log_probs_of
+from grpo.embedded.decoding import Decoding
 from grpo.embedded.policy import Policy
 
 
@@ -158,20 +159,23 @@ def _decode(policy, ids, mask, sampling, table: _Table, max_rows: int, on_token)
     """Fill the table, with at most max_rows responses side by side; where half of those are done, others begin."""
     n, stops = sampling.n, torch.tensor(policy.stop_ids, device=policy.device)
     waiting = mask.sum(1).argsort(stable=True)  # prompts of like length side by side: less padding
-    at_once, done, decoding = max(1, max_rows // n), 0, None
+    at_once, done = max(1, max_rows // n), 0
+    decoding: Decoding | None = None
     lines = _Lines(rows=waiting[:0], ages=waiting[:0], open=waiting[:0].bool())
     with policy.arithmetic():
         while len(lines) or len(waiting):
             free = at_once - math.ceil(len(lines) / n)
-            if len(waiting) and (not len(lines) or (decoding.admits and 2 * free >= at_once)):
+            joins = decoding is not None and decoding.admits
+            if len(waiting) and (not len(lines) or (joins and 2 * free >= at_once)):
                 chunk, waiting = waiting[:free], waiting[free:]
                 prompts = _cut(ids[chunk], mask[chunk])
-                if decoding is not None and decoding.admits:
+                if decoding is not None and joins:
                     decoding.admit(*prompts)
                 else:
                     decoding = policy.open_decoding(*prompts, n, sampling.max_length, longest=ids.shape[1])
                 rows = (chunk[:, None] * n + torch.arange(n, device=policy.device)).flatten()
                 lines.begin(rows, None if sampling.repetition_penalty == 1.0 else _read(policy, *prompts, n))
+            assert decoding is not None, "without lines there are prompts waiting, and they began"
             uniform = table.uniforms[lines.rows, lines.ages]
             tokens, chosen = _choose(decoding.logits.float(), uniform, lines.seen, stops, sampling, lines.ages)
             table.response_ids[lines.rows, lines.ages], table.log_probs[lines.rows, lines.ages] = tokens, chosen
