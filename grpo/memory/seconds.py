@@ -57,6 +57,9 @@ class Probed:
         return max(0.0, most + each * (lines - self.decode_lines))
 
 
+REFILLED = 0.75  # share of the lines that are at it while other prompts wait (grpo/embedded/rollout.py)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Seconds of each phase of a step, and where they come from."""
@@ -92,10 +95,12 @@ def embedded_seconds(job: Job, probed: Probed) -> Estimate:
     shape, (prompts, responses) = job.shape, tokens_of(job)
     lines = min(max(1, job.rows // job.n), job.prompts) * job.n
     rounds = job.prompts * job.n / lines
-    # Of many responses of different length one is nearly as long as they may be; the others leave the batch earlier.
-    steps = job.response_tokens if job.mean_response < job.response_tokens else job.mean_response
-    one = probed.decoding(shape, lines * job.mean_response / steps)
-    rollout = probed.prefill.of(shape) * prompts / probed.prefill_tokens + rounds * max(0.0, steps - 1) * one
+    # Of many responses of different length one is nearly as long as they may be; the others leave the batch earlier, and
+    # where half of it is free others begin.
+    ragged = job.mean_response < job.response_tokens
+    steps = job.response_tokens + (rounds - 1) * job.mean_response / REFILLED if ragged else rounds * job.mean_response
+    one = probed.decoding(shape, rounds * lines * job.mean_response / steps)
+    rollout = probed.prefill.of(shape) * prompts / probed.prefill_tokens + max(0.0, steps - rounds) * one
     packed = (prompts + responses) / probed.packed_tokens
     optimizer_steps = job.epochs * -(-job.prompts // job.mini_prompts)
     found = {"rollout": rollout}

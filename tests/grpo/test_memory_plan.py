@@ -216,6 +216,10 @@ def test_the_time_of_a_step_is_the_probes_times_as_often_as_they_happen():
     )
     half = seconds.embedded_seconds(replace(one, mean_response=3), probed)  # one still runs to the end
     assert half.phases["rollout"] == pytest.approx(0.758 * 30 / 15 + 5 * (0.458 + 0.05 * 6))
+    # Two rounds of eight that are three tokens long on average: the second begins where half of the first is done.
+    two = seconds.embedded_seconds(replace(one, rows=8, prompts=4, mean_response=3), probed).phases["rollout"]
+    steps = 6 + 3 / 0.75
+    assert two == pytest.approx(0.758 * 40 / 15 + (steps - 2) * (0.458 + 0.05 * 16 * 3 / steps))
     alone = replace(probed, decode_few=line, few_lines=6)  # nothing tells the parts of a step apart
     assert alone.decoding(one.shape, 3) == pytest.approx(0.758 / 2)
 
