@@ -95,8 +95,8 @@ def embedded_seconds(job: Job, probed: Probed) -> Estimate:
     shape, (prompts, responses) = job.shape, tokens_of(job)
     lines = min(max(1, job.rows // job.n), job.prompts) * job.n
     rounds = job.prompts * job.n / lines
-    # Of many responses of different length one is nearly as long as they may be; the others leave the batch earlier, and
-    # where half of it is free others begin.
+    # Of many responses of different length one is nearly as long as they may be; the others leave the batch earlier,
+    # and where half of it is free others begin.
     ragged = job.mean_response < job.response_tokens
     steps = job.response_tokens + (rounds - 1) * job.mean_response / REFILLED if ragged else rounds * job.mean_response
     one = probed.decoding(shape, rounds * lines * job.mean_response / steps)
