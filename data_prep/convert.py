@@ -101,7 +101,8 @@ def load_rows(path: Path) -> list[dict[str, Any]]:
 def split(records: Sequence[Record], share: float) -> tuple[list[Record], list[Record]]:
     """(train, val): `share` of the distinct prompts, chosen by a hash of the prompt's text, in the records' order.
 
-    The same prompt falls on the same side in every run, order and larger file; equal prompts fall on one side. With two
+    The same prompt falls on the same side in every run, order and larger file, and whatever system prompt stands before
+    it, so that runs with different ones are compared on the same prompts; equal prompts fall on one side. With two
     or more distinct prompts neither side is empty. With one there is nothing to part: train is all, val its first
     record.
     """
@@ -117,8 +118,8 @@ def split(records: Sequence[Record], share: float) -> tuple[list[Record], list[R
 
 
 def _place(record: Record) -> float:
-    """A number in [0, 1), evenly spread, that stands for the prompt's text."""
-    return int.from_bytes(prompt_digest(record)[:8], "big") / 2**64
+    """A number in [0, 1), evenly spread, that stands for the prompt's text without its system message."""
+    return int.from_bytes(prompt_digest(record, system=False)[:8], "big") / 2**64
 
 
 def _write(records: Iterable[Record], file: BinaryIO, ability: str | None, split: str) -> int:

@@ -85,9 +85,13 @@ def build(row: object, columns: Columns, number: int = 0) -> Record | list[Probl
     return problems or Record(prompt, data_source, ground_truth, extra, number)
 
 
-def prompt_digest(record: Record) -> bytes:
-    """32 bytes that depend on nothing but the prompt's text (Python's own hash changes with every process)."""
-    text = json.dumps([[message["role"], message["content"]] for message in record.prompt])
+def prompt_digest(record: Record, *, system: bool = True) -> bytes:
+    """32 bytes that depend on nothing but the prompt's text (Python's own hash changes with every process).
+
+    system: with its system message.
+    """
+    said = [[message["role"], message["content"]] for message in record.prompt]
+    text = json.dumps([pair for pair in said if system or pair[0] != "system"])
     return hashlib.sha256(text.encode()).digest()
 
 

@@ -88,7 +88,7 @@ def _launch(line: flags.CommandLine) -> int:
     engine, why = launch.choose_engine(settings)
     launch.suit(resolved, engine)
     if line.dry_run is not None:
-        return _dry_run(line.dry_run, resolved, engine)
+        return _dry_run(line.dry_run, resolved, engine, why)
     settings = repair.accepted(resolved, engine)
     data = launch.read_data(settings)
     launch.check_rewards(settings, data)
@@ -102,12 +102,16 @@ def _launch(line: flags.CommandLine) -> int:
     return 0
 
 
-def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
+def _dry_run(mode: str, resolved: Resolved, engine: Engine, why: str) -> int:
     """Say what would happen; reads the data, but no network and no torch. For verl it leaves scripts, else nothing."""
     from grpo import batches, final, launch, plan, repair
+    from grpo.engine import reward_arguments
     from grpo.memory import planning
+    from reward_funcs import build_reward
 
     settings = repair.accepted(resolved, engine, here=False)  # before its data is looked at, as in training
+    if settings[launch.REWARD] is None:  # a file is the user's program: training runs it, and so does check
+        build_reward(**reward_arguments(settings.config()))
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
         launch.check_rewards(settings, data)
@@ -117,7 +121,7 @@ def _dry_run(mode: str, resolved: Resolved, engine: Engine) -> int:
     if mode == "json":
         print(plan.to_json(settings, engine=engine.name, command=engine.plan(run), decided=engine.decided(run)))
         return 0
-    for note in resolved.notes:
+    for note in [*resolved.notes, why]:
         print(note)
     print()
     devices = batches.devices_of(settings, engine.name)

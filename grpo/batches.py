@@ -37,8 +37,8 @@ class Arithmetic:
 
 
 def devices_of(settings: Settings, engine: str) -> int:
-    """Over how many devices this engine shares a batch; the embedded one keeps to one machine."""
-    return settings["trainer.n_gpus_per_node"] * (settings["trainer.nnodes"] if engine == "verl" else 1)
+    """Over how many devices this engine shares a batch evenly; the embedded one shares whole groups, by tokens."""
+    return settings["trainer.n_gpus_per_node"] * settings["trainer.nnodes"] if engine == "verl" else 1
 
 
 def arithmetic(settings: Settings, train: int | None, *, devices: int = 1) -> Arithmetic:

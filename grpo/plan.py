@@ -48,9 +48,10 @@ def render(
     changed = set(settings.changed())
     keys = [key for key in settings.values if full or key in changed or _typed(settings.origins[key])]
     title = "Every value" if full else "Values that you gave, or that differ from the default"
+    theirs = {key: text for key, text in settings.passthrough.items() if key not in no_effect}
     sections = [
         (title, table(settings, keys, cut=not full) or ["none"]),
-        ("For verl alone", [f"{text}  {settings.origins[key]}" for key, text in settings.passthrough.items()]),
+        ("For verl alone", [f"{text}  {settings.origins[key]}" for key, text in theirs.items()]),
         (f"Set for {engine} by the launcher", aligned(decided, cut=not full)),
         ("Batches", arithmetic_lines(settings, numbers)),
         ("Memory", list(memory)),
@@ -75,7 +76,7 @@ def table_of_unused(settings: Settings, keys: Sequence[str]) -> list[str]:
 def unused_note(settings: Settings, engine: str, keys: Sequence[str]) -> list[str]:
     """The line with which a run begins where the user set what means nothing to its engine; none where not."""
     said = [settings.said(key) for key in keys if key in settings.values and settings.by_user(key)]
-    said += [settings.passthrough[key] for key in keys if key in settings.passthrough]
+    said += [f"{settings.passthrough[key]} ({settings.origins[key]})" for key in keys if key in settings.passthrough]
     return [f"no effect on the {engine} engine: {', '.join(said)}"] if said else []
 
 

@@ -29,6 +29,8 @@ PLACEMENT = (
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "actor_rollout_ref.rollout.gpu_memory_utilization",
     # keys that only verl has
+    "launcher.hang_minutes",
+    "launcher.ray_address",
     "ray_kwargs.",
     "transfer_queue.",
     "trainer.balance_batch",

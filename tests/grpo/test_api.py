@@ -94,7 +94,7 @@ def test_records_and_a_function_train(in_folder: Path):
     records = [{**record(number), "data_source": "mine"} for number in range(8)]
     words = [*SMALL, "trainer.balance_batch=false"]
     result = api.train(records, reward_func=longer_is_better, overrides=words, output_dir="run 1", say=said.append)
-    assert "no effect on the embedded engine: trainer.balance_batch=false" in said
+    assert "no effect on the embedded engine: trainer.balance_batch=false (override)" in said
     assert result.summary["steps"] == 2
     assert result.checkpoint == in_folder / "run 1" / "checkpoints" / "final"
     assert set(seen) <= set(range(8))

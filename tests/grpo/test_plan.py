@@ -45,6 +45,8 @@ def test_the_plan_names_what_has_no_effect_and_what_only_verl_knows():
     after = text.partition("No effect on the embedded engine\n")[2]
     assert after.startswith("  trainer.n_gpus_per_node  8  flag --n_gpus\n  trainer.balance_batch=false  override\n")
     assert text.endswith("Would run\n  the command")
+    assert "For verl alone" not in text  # it would be said twice, and once wrongly
+    text = plan.render(made, engine="verl", numbers=arithmetic(made, 1000), no_effect=[], command=[])
     assert "For verl alone\n  trainer.balance_batch=false  override" in text
 
 
@@ -54,7 +56,8 @@ def test_a_run_begins_by_naming_what_the_user_set_and_its_engine_makes_nothing_o
     keys = ["trainer.n_gpus_per_node", "trainer.balance_batch", "actor_rollout_ref.rollout.gpu_memory_utilization"]
     (line,) = plan.unused_note(made, "embedded", keys)
     assert line == (
-        "no effect on the embedded engine: trainer.n_gpus_per_node=8 (flag --n_gpus), trainer.balance_batch=false"
+        "no effect on the embedded engine: trainer.n_gpus_per_node=8 (flag --n_gpus), trainer.balance_batch=false "
+        "(override)"
     )
     assert plan.unused_note(made, "embedded", keys[2:]) == []
 
