@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,15 @@ def test_the_split_takes_about_its_share_and_keeps_every_record_once() -> None:
     numbers = [[int(record.ground_truth) for record in side] for side in (train, val)]
     assert sorted(numbers[0] + numbers[1]) == list(range(1, 2001))
     assert numbers == [sorted(side) for side in numbers]  # in the records' order
+
+
+def test_a_system_prompt_moves_no_prompt_to_the_other_side() -> None:
+    """Else runs with other system prompts would be compared on other prompts, some of them trained on."""
+    asked = [
+        replace(record, prompt=[{"role": "system", "content": "Be kind."}, *record.prompt]) for record in sums(200)
+    ]
+    for plain, kind in zip(split(sums(200), 0.1), split(asked, 0.1), strict=True):
+        assert [record.ground_truth for record in kind] == [record.ground_truth for record in plain]
 
 
 def test_a_prompt_stays_on_its_side_in_any_order_and_in_a_larger_file() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -179,6 +177,32 @@ def test_what_an_engine_cannot_do_at_all_is_said_before_its_data_is_looked_at(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--reward accuracy,format --reward_weights 1", "--reward_weights has 1 (1) for 2 rewards"),
+        ("--reward nope", "no reward is called 'nope'"),
+        ("--reward cosine:foo=1", "cosine has no parameter 'foo'"),
+    ],
+)
+def test_a_dry_run_refuses_the_rewards_that_training_refuses(
+    words: str, said: str, files: Path, capsys: pytest.CaptureFixture[str]
+):
+    code, _, err = answer(capsys, "--data", "one.json", "--model", "scratch", *words.split(), "--dry_run")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert said in err
+
+
+@pytest.mark.slow
+def test_a_dry_run_names_the_engine_and_what_it_makes_nothing_of(files: Path, capsys: pytest.CaptureFixture[str]):
+    words = ("--data", "one.json", "--model", "scratch", "--hang_minutes", "3", "--ray_address", "10.0.0.1:6379")
+    _, out, _ = answer(capsys, *words, "--dry_run")
+    assert "engine embedded: it makes the model scratch" in out
+    unused = out.partition("No effect on the embedded engine\n")[2]
+    assert {line.split()[0] for line in unused.splitlines()[:2]} == {"launcher.hang_minutes", "launcher.ray_address"}
+
+
+@pytest.mark.slow
 def test_a_data_set_of_the_hub_is_not_downloaded_by_a_dry_run(files: Path, capsys: pytest.CaptureFixture[str]):
     """S3-21."""
     words = ("--data", "AI-MO/NuminaMath-TIR#5000", "--model", "scratch", "--dry_run", "--max_steps", "9")
@@ -245,22 +269,23 @@ def opened(folder: str, *words: str):
 
 @pytest.mark.slow
 def test_ctrl_c_is_exit_code_130(files: Path):
+    """The reward presses it, while it is called: whoever waits for that from outside may be too late."""
     (files / "slow.py").write_text(
-        "import pathlib, time\n"
-        "def compute_score(solution_str):\n    pathlib.Path('began').touch()\n    time.sleep(60)\n    return 1\n"
+        "import os, pathlib, signal, time\n"
+        "def compute_score(solution_str):\n"
+        "    os.kill(int(pathlib.Path('launcher').read_text()), signal.SIGINT)\n"
+        "    time.sleep(60)\n"
+        "    return 1\n"
     )
     words = ["--data", "one.json", "--model", "scratch", "--reward_func", "slow.py", "--reward_timeout", "60"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "grpo", *words],
+    begin = "import os, pathlib, runpy; pathlib.Path('launcher').write_text(str(os.getpid())); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begin}runpy.run_module('grpo', run_name='__main__', alter_sys=True)", *words],
         env=os.environ | {"PYTHONPATH": str(REPO)},
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
-    while not (files / "began").exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert (process.returncode, err) == (130, "stopped\n")
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
 @pytest.mark.slow
