@@ -192,6 +192,7 @@ def test_a_constant_reward_is_refused_by_a_check_and_warned_about_before_trainin
     assert "refuse" not in [finding.level for _, each in try_out(beside, rows(*GOLD), FULL) for finding in each]
 
 
+@pytest.mark.slow
 def test_nothing_is_concluded_from_what_there_was_no_time_to_try():
     def slow(solution_str: str, ground_truth: str) -> float:
         time.sleep(0.2)
@@ -206,6 +207,7 @@ def test_nothing_is_concluded_from_what_there_was_no_time_to_try():
     assert any("bad answers    none was tried: the time for this check was over" in line for line in lines(found))
 
 
+@pytest.mark.slow
 def test_records_have_right_answers_also_where_every_call_hangs(tmp_path: Path):
     file = tmp_path / "loop.py"
     file.write_text("def compute_score(solution_str):\n    while True:\n        pass\n")

@@ -146,6 +146,7 @@ def test_whitening_that_is_what_verl_does_anyhow_is_honoured(word: str):
     assert refused(word, f"algorithm.adv_estimator={estimator}") == []
 
 
+@pytest.mark.slow
 def test_every_algorithm_is_told_to_verl_as_we_have_it():
     for name in algorithms():
         run = run_of("--algorithm", name)
