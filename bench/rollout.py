@@ -80,14 +80,14 @@ def measure(name: str, given: argparse.Namespace) -> None:
     policy.stop_ids = [*policy.stop_ids, *range(first, first + ends - 1)]
     if given.transformers:
         policy._writes_out = False
-    draw = random.Random(0)
+    draw, rows = random.Random(0), ROWS.get(name, 256)
     prompts = [[draw.randrange(30, 250) for _ in range(draw.randint(*characters))] for _ in range(count)]
     sampling = Sampling(n=n, max_length=most, min_length=least)
     sample(policy, prompts[:1], Sampling(n=1, max_length=2), seed=0)  # what is tried once per run
     wall, cpu, rate = [], [], []
     for _ in range(given.rounds):
         began, began_cpu = time.perf_counter(), time.process_time()
-        rollouts = sample(policy, prompts, sampling, seed=7, max_rows=ROWS.get(name, 256))
+        rollouts = sample(policy, prompts, sampling, seed=7, max_rows=rows)
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - began_cpu)
         rate.append(product_rate())
@@ -100,7 +100,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
     )
     if given.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            sample(policy, prompts, sampling, seed=7, max_rows=ROWS.get(name, 256))
+            sample(policy, prompts, sampling, seed=7, max_rows=rows)
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
 
 

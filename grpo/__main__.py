@@ -115,8 +115,7 @@ def _dry_run(mode: str, resolved: Resolved, engine: Engine, why: str) -> int:
     data = None if launch.on_hub(settings) else launch.read_data(settings)
     if data is not None:
         launch.check_rewards(settings, data)
-        repair.fitted(resolved, data, engine)
-    settings = repair.accepted(resolved, engine, here=False)
+        settings = repair.fitted(resolved, data, engine)
     run = launch.make_run(resolved, settings)
     if mode == "json":
         print(plan.to_json(settings, engine=engine.name, command=engine.plan(run), decided=engine.decided(run)))

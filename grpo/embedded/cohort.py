@@ -90,9 +90,9 @@ class Cohort:
 
     def _room(self, tokens: int) -> None:
         """Room for so many tokens of every line."""
-        layers, (_, heads, _, width) = len(self._prompts[0].keys), self._prompts[0].keys[0].shape
-        like = self._prompts[0].keys[0]
-        keys, values = (like.new_empty(layers, self.count, heads, tokens, width) for _ in range(2))
+        layers = self._prompts[0].keys
+        _, heads, _, width = layers[0].shape
+        keys, values = (layers[0].new_empty(len(layers), self.count, heads, tokens, width) for _ in range(2))
         if self._step:
             keys[:, :, :, : self._step] = self._keys[:, :, :, : self._step]
             values[:, :, :, : self._step] = self._values[:, :, :, : self._step]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LlamaDecoding:
-    """Decoding as decoding.py says; lines may be kept in any order, keeping some of them is cheap, and others join."""
+    """Decoding as decoding.py says; letting lines go is cheap, and others join."""
 
     patience = 1.0
     admits = True

@@ -183,11 +183,12 @@ def _signed(word: _Word, verl: _Verl) -> _Word:
             near = keys.nearest_key(word.key, verl.theirs)
             hint = f"did you mean {near}?" if near else "a new key is written +KEY=VALUE"
             raise _Misfit(f"verl {verl.version} has no such key; {hint}")
+        if "kwargs" not in word.key:  # those are handed on as they are
+            return word.but(
+                f"{word.key} is in no YAML of verl {verl.version}: it counts only where verl's code asks for it"
+            )
     if known and word.sign == "+":
         return word.but(f"{word.key}: without +, since verl has the key", sign="")
-    if not known and not verl.is_open(word.key) and "kwargs" not in word.key:  # those are handed on as they are
-        note = f"{word.key} is in no YAML of verl {verl.version}: it counts only where verl's code asks for it"
-        return word.but(note)
     if not known and not word.sign:
         return word.but(f"+ before {word.key}: new to verl, which takes it there", sign="+")
     return word
