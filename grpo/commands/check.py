@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     diagnosis, length_note = _diagnosis(asked, data, compares_text=own)
     findings = [*merged([finding for _, each in tried for finding in each]), *diagnosis.findings]
     page = _Page(asked, [one for one, _ in tried], diagnosis, findings, [*reward.notes, *length_note])
-    page.cleaned = _clean(asked, data, rows, page.tried)
+    page.cleaned = _clean(asked, data, page.tried)
     page.seconds = time.perf_counter() - began
     print(page.as_json() if asked.own.json else page.as_text())
     return int(page.level == "refuse")
@@ -114,8 +114,8 @@ def _diagnosis(asked: Asked, data: Data, *, compares_text: bool) -> tuple[Diagno
     return found, notes
 
 
-def _clean(asked: Asked, data: Data, rows: list[Row], tried: list[Tried]) -> str:
-    """Write what --clean asks for; what was done, "" for nothing."""
+def _clean(asked: Asked, data: Data, tried: list[Tried]) -> str:
+    """Write what --clean asks for, in the file's order; what was done, "" for nothing."""
     from data_prep.convert import convert
     from data_prep.doctor import clean, diagnose
 
@@ -123,11 +123,11 @@ def _clean(asked: Asked, data: Data, rows: list[Row], tried: list[Tried]) -> str
     if target is None:
         return ""
     apart, settings = has_val_file(asked.settings), asked.settings
-    records = list(data.train or []) if apart else [*(data.train or []), *data.val]
+    records = list(data.train or []) if apart else sorted([*(data.train or []), *data.val], key=lambda one: one.index)
     unpaid = {name for one in tried if one.correctness for name in (*one.low_rows, *one.broken_rows)}
     counted = _diagnosis(asked, Data(records, data.val if apart else []), compares_text=False)[0]
     found = diagnose(records, data.val if apart else [], lengths=counted.lengths, longest=settings[LONGEST])
-    kept = clean(records, found, leave_out={i for i in range(len(records)) if rows[i].name in unpaid})
+    kept = clean(records, found, leave_out={i for i, one in enumerate(records) if f"record {one.index}" in unpaid})
     if not kept:
         raise ConfigError(f"--clean {target}: no record would be left; see the page without --clean")
     convert([_without(record, settings[SYSTEM]) for record in kept], target)

@@ -96,8 +96,8 @@ def test_what_clean_writes_is_ready(check):
     assert code == 0
     assert "clean.parquet: 29 of 33 records; train with --data clean.parquet" in page
     rows = load_rows(Path("clean.parquet"))
-    assert [row["prompt"][0]["content"] for row in rows][:3] == ["0 + 0 = ?", "2 + 2 = ?", "3 + 3 = ?"]
-    assert len(rows) == 29
+    left = [n for n in range(30) if n != 1]  # in the file's order, whichever of them were held out
+    assert [row["prompt"][0]["content"] for row in rows] == [f"{n} + {n} = ?" for n in left]
     assert main(["check", "--data", "clean.parquet", "--system", "Be brief."]) == 0
 
 
