@@ -13,9 +13,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.models import read_model, read_tokenizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
-from grpo.embedded.rollout import Sampling, sample
+from grpo.embedded.rollout import sample
 
 
 def main(spec: dict[str, Any]) -> dict[str, Any]:

@@ -27,10 +27,11 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.llama_decoding import LlamaDecoding
 from grpo.embedded.models import make_policy
 from grpo.embedded.policy import Policy
-from grpo.embedded.rollout import Rollouts, Sampling, sample
+from grpo.embedded.rollout import Rollouts, sample
 from grpo.embedded.scratch import make_tokenizer
 
 SMALL = {

@@ -36,10 +36,11 @@ from omegaconf import OmegaConf  # noqa: E402
 
 from data_prep.record import Record  # noqa: E402
 from grpo.embedded.checkpoint import write_model  # noqa: E402
+from grpo.embedded.choosing import Sampling  # noqa: E402
 from grpo.embedded.evaluate import responses_text  # noqa: E402
 from grpo.embedded.models import make_policy, open_model, read_tokenizer  # noqa: E402
 from grpo.embedded.prompts import as_row  # noqa: E402
-from grpo.embedded.rollout import Sampling, sample  # noqa: E402
+from grpo.embedded.rollout import sample  # noqa: E402
 from grpo.embedded.talk import open_voice  # noqa: E402
 from reward_funcs import Sample  # noqa: E402
 from reward_funcs.text_overlap import rouge  # noqa: E402

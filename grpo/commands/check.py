@@ -123,7 +123,8 @@ def _clean(asked: Asked, data: Data, tried: list[Tried]) -> str:
     if target is None:
         return ""
     apart, settings = has_val_file(asked.settings), asked.settings
-    records = list(data.train or []) if apart else sorted([*(data.train or []), *data.val], key=lambda one: one.index)
+    records: list[Record] = [*(data.train or []), *(() if apart else data.val)]
+    records.sort(key=lambda record: record.index)
     unpaid = {name for one in tried if one.correctness for name in (*one.low_rows, *one.broken_rows)}
     counted = _diagnosis(asked, Data(records, data.val if apart else []), compares_text=False)[0]
     found = diagnose(records, data.val if apart else [], lengths=counted.lengths, longest=settings[LONGEST])

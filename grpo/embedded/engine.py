@@ -178,7 +178,7 @@ class EmbeddedEngine:
         """Models that answer the same prompts; as grpo.embedded.answers.answer, the exam's fields as a mapping."""
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         from grpo.embedded.answers import Exam, answer
-        from grpo.embedded.rollout import Sampling
+        from grpo.embedded.choosing import Sampling
 
         answer(Exam(**{**exam, "sampling": Sampling(**exam["sampling"])}), **more)
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.parallel import World, sample_together
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Prompt
-from grpo.embedded.rollout import Rollouts, Sampling
+from grpo.embedded.rollout import Rollouts
 from grpo.engine import Run, reward_arguments
 from reward_funcs import Sample, Scores, build_reward, score_batch
 from reward_funcs.score import Scorer

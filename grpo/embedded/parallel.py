@@ -19,8 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from grpo.embedded.choosing import Sampling
+from grpo.embedded.lanes import balanced
 from grpo.embedded.policy import Policy
-from grpo.embedded.rollout import Rollouts, Sampling, sample
+from grpo.embedded.rollout import Rollouts, sample
 
 T = TypeVar("T")
 BUCKET = 32 * 2**20  # elements that are added up in one message: 128 MB in float32, and as much memory
@@ -38,14 +40,8 @@ class World:
         return self.rank == 0
 
     def mine(self, costs: Sequence[float]) -> list[int]:
-        """Which of the items this process takes, ascending: the dearest first, each to whom has least to do."""
-        load, taken = [0.0] * self.size, []
-        for item in sorted(range(len(costs)), key=lambda item: -costs[item]):
-            rank = load.index(min(load))
-            load[rank] += costs[item]
-            if rank == self.rank:
-                taken.append(item)
-        return sorted(taken)
+        """Which of the items this process takes, ascending."""
+        return balanced(costs, self.size)[self.rank]
 
     def gather(self, value: T) -> list[T]:
         """Every process's value, by rank."""
@@ -136,10 +132,7 @@ def sample_together(
 
 def my_rows(world: World, rollouts: Rollouts) -> Tensor:
     """The responses whose groups are this process's share, balanced by tokens."""
-    n = rollouts.n
-    costs = rollouts.prompt_mask.sum(1) + rollouts.response_mask.sum(1).view(-1, n).sum(1)  # [P]
-    mine = torch.tensor(world.mine(costs.tolist()), dtype=torch.long)
-    return (mine[:, None] * n + torch.arange(n)).flatten().to(rollouts.uid.device)
+    return rollouts.rows_of(world.mine(rollouts.group_tokens()))
 
 
 def joined(parts: Sequence[Rollouts], *, pad_id: int) -> Rollouts:

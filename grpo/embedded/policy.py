@@ -25,6 +25,7 @@ from grpo.embedded import llama_reading, packing
 from grpo.embedded.adapter import TRAINED, matrices, using
 from grpo.embedded.cache import growing_cache
 from grpo.embedded.decoding import CachedDecoding, Decoding
+from grpo.embedded.lanes import lanes_of
 from grpo.embedded.llama_decoding import LlamaDecoding
 from grpo.embedded.llama_like import can_be_read_out, can_be_written_out
 from grpo.embedded.packing import (
@@ -49,6 +50,7 @@ class Policy:
     stop_ids: tokens that end a response, first the one that a demonstration ends with
     adapter: peft's view of the model, where LoRA is trained
     part: which of its adapters is this policy's, None = none of them
+    in_lanes: whether its work is shared out among threads where that pays (lanes.py)
     """
 
     model: PreTrainedModel
@@ -59,6 +61,7 @@ class Policy:
     pad_id: int
     adapter: PeftModel | None = None
     part: str | None = TRAINED
+    in_lanes: bool = True
 
     def __post_init__(self) -> None:
         if not getattr(self.model, "is_quantized", False):  # which is where it was loaded
@@ -136,11 +139,8 @@ class Policy:
         Within arithmetic(), without gradients.
         """
         longest = longest or ids.shape[1]
-        if max(longest + max_new, 8) <= self._window:  # 8: what the try takes
-            if self._writes_out is None:
-                self._writes_out = can_be_written_out(self)
-            if self._writes_out:
-                return LlamaDecoding(self, ids, mask, n, max_new, longest=longest)
+        if max(longest + max_new, 8) <= self._window and self.writes_out:  # 8: what the try takes
+            return LlamaDecoding(self, ids, mask, n, max_new, longest=longest)
         return CachedDecoding(self, ids, mask, n)
 
     def log_probs(
@@ -174,6 +174,20 @@ class Policy:
             else:
                 logits = self._logits_plain(prompt_ids, prompt_mask, response_ids, response_mask, n)
         return read_logits(logits, response_ids, temperature=temperature, entropy=entropy)
+
+    @property
+    def lanes(self) -> int:
+        """Threads of Python that its work is shared out among at most (lanes.py): of what is written out, no less."""
+        read_out = self.in_lanes and self.packs and self._read is llama_reading.read_row and not self._recomputed
+        return lanes_of(self) if read_out and self.writes_out else 1
+
+    @property
+    def writes_out(self) -> bool:
+        """Whether its decoding is written out; tried once."""
+        if self._writes_out is None:
+            with self.arithmetic(), torch.no_grad():
+                self._writes_out = can_be_written_out(self)
+        return self._writes_out
 
     @property
     def packs(self) -> bool:

@@ -9,7 +9,6 @@ Leaves out the reward, and reading and writing files.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,14 @@ from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.few_rows import WORTH
+from grpo.embedded.lanes import LARGEST
+from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
-from grpo.embedded.rollout import Rollouts, Sampling, sample
+from grpo.embedded.rollout import Rollouts, sample
 from grpo.embedded.settings import settings_of
-from grpo.embedded.update import Batch, log_probs, update
+from grpo.embedded.update import Batch, update
 from grpo.engine import EngineError
 
 WORK = ("prefill", "decode", "decode_few", "forward", "backward")
@@ -75,8 +77,10 @@ def probe(
     forms = [(sizes.layers, words)] if whole else [(1, words), (2, words)]
     if words < sizes.vocabulary:
         forms.append((1, 2 * words))
-    batch = _batch_of(sizes, device)
-    runs = [_measured(config, _thin(model, *form), sizes, batch, device, dtype, clock) for form in forms]
+    # A thin copy's work is shared out among threads only where the model's own is.
+    thin = [Policy(_thin(model, *form), None, device, dtype, [0], 0, in_lanes=sizes.used <= LARGEST) for form in forms]  # type: ignore[arg-type]
+    batch = _batch_of(sizes, device, thin[0].lanes)
+    runs = [_measured(config, policy, batch, clock) for policy in thin]
     found: dict[str, Any] = {"decode_lines": batch.lines, "few_lines": batch.few}
     found["prefill_tokens"] = batch.prompts * batch.prompt
     found["packed_tokens"] = batch.groups * (batch.prompt + batch.n * batch.response)
@@ -121,8 +125,8 @@ class _Sample:
         return max(1, self.lines // 8)
 
 
-def _batch_of(sizes: Sizes, device: torch.device) -> _Sample:
-    """As much of a step as there is time for.
+def _batch_of(sizes: Sizes, device: torch.device, lanes: int = 1) -> _Sample:
+    """As much of a step as there is time for, of which each lane has groups of its own.
 
     In a small model attention counts as much as the weights, so that responses there are as long as they will be; in a
     thin copy of a large one there are fewer tokens.
@@ -135,7 +139,7 @@ def _batch_of(sizes: Sizes, device: torch.device) -> _Sample:
     packed = max(most, min(4 * most, prompt + 2 * sizes.response)) if whole else most
     n = max(1, min(sizes.n, (packed - prompt) // sizes.response))
     response = max(2, min(sizes.response, (packed - prompt) // n))
-    groups = max(1, min(sizes.lines // sizes.n, packed // (prompt + n * response)))
+    groups = lanes * max(1, min(sizes.lines // sizes.n // lanes, packed // (prompt + n * response)))
     lines = max(1, min(sizes.lines, most))
     context = max(1, min(sizes.prompt // sizes.n + sizes.response // 2, (12 if whole else 2) * most // lines))
     prompts = max(1, min(sizes.lines // sizes.n, most // prompt))
@@ -162,13 +166,12 @@ def _thin(model: Mapping[str, Any], layers: int, words: int) -> PreTrainedModel:
         raise EngineError(f"model_type {family}: the time of a step can be probed of decoders only") from error
 
 
-def _measured(config, model, sizes: Sizes, batch: _Sample, device, dtype, clock) -> dict[str, float]:
+def _measured(config: DictConfig, policy: Policy, batch: _Sample, clock: Callable[[], float]) -> dict[str, float]:
     """Seconds of each kind of work on one thin copy."""
-    policy = Policy(model, None, device, dtype, [0], 0)  # type: ignore[arg-type]
     return {
         "decode": _decoding(policy, batch.lines, batch.context, clock),
         "decode_few": _decoding(policy, batch.few, batch.context, clock),
-        "prefill": _best(lambda: _prefill(policy, batch), clock, device),
+        "prefill": _best(lambda: _prefill(policy, batch), clock, policy.device),
         **_training(config, policy, batch, clock),
     }
 
@@ -190,7 +193,8 @@ def _decoding(policy: Policy, lines: int, context: int, clock: Callable[[], floa
     sampling = Sampling(n=1, max_length=_STEPS, min_length=_STEPS)
     with contextlib.suppress(_Enough):
         sample(policy, prompts, sampling, seed=0, max_rows=lines, on_token=note)
-    steps = sorted(after - before for before, after in itertools.pairwise(times[1:]))
+    lanes = min(policy.lanes, lines)  # each of which has noted every step
+    steps = sorted(after - before for before, after in zip(times[1:], times[1 + lanes :], strict=False))
     return steps[len(steps) // 2]
 
 

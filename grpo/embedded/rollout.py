@@ -12,25 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from grpo.algorithm import log_probs_of
+from grpo.embedded.choosing import Sampling, choose
 from grpo.embedded.decoding import Decoding
+from grpo.embedded.lanes import balanced, side_by_side
 from grpo.embedded.policy import Policy
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How to choose a token. temperature 0 = greedy; top_k -1 = all; min_length, max_length in tokens."""
-
-    n: int
-    max_length: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    repetition_penalty: float = 1.0
-    min_length: int = 0
 
 
 @dataclass
@@ -53,6 +42,15 @@ class Rollouts:
     @property
     def n(self) -> int:
         return len(self.response_ids) // len(self.prompt_ids)
+
+    def group_tokens(self) -> list[int]:
+        """Tokens of each group, its prompt once: [P]."""
+        return (self.prompt_mask.sum(1) + self.response_mask.sum(1).view(-1, self.n).sum(1)).tolist()
+
+    def rows_of(self, prompts: Sequence[int]) -> torch.Tensor:
+        """The responses to these prompts (indices)."""
+        first = torch.tensor(prompts, dtype=torch.long)[:, None] * self.n
+        return (first + torch.arange(self.n)).flatten().to(self.uid.device)
 
     def select(self, rows: torch.Tensor) -> Rollouts:
         """These responses (indices, as many for each prompt), without columns that only others needed."""
@@ -103,7 +101,10 @@ def sample(
         lengths=torch.full((total,), width, device=policy.device),
         stopped=torch.zeros(total, dtype=torch.bool, device=policy.device),
     )
-    _decode(policy, ids, mask, sampling, table, max_rows, on_token)
+    lanes = min(policy.lanes, len(prompts))
+    shares = balanced([len(prompt) + n * width for prompt in prompts], lanes)
+    rows = max(1, max_rows // lanes)
+    side_by_side([partial(_decode, policy, ids, mask, sampling, table, share, rows) for share in shares], on_token)
 
     width = max(1, int(table.lengths.max()))
     response_mask = torch.arange(width, device=policy.device) < table.lengths[:, None]  # [B, R]
@@ -155,10 +156,15 @@ class _Lines:
         self.seen = None if self.seen is None else self.seen[order]
 
 
-def _decode(policy, ids, mask, sampling, table: _Table, max_rows: int, on_token) -> None:
-    """Fill the table, with at most max_rows responses side by side; where half of those are done, others begin."""
+@torch.no_grad()
+def _decode(policy, ids, mask, sampling, table: _Table, mine: Sequence[int], max_rows: int, on_token) -> None:
+    """Fill the table's rows of these prompts.
+
+    At most max_rows responses are side by side; where half of those are done, others begin.
+    """
     n, stops = sampling.n, torch.tensor(policy.stop_ids, device=policy.device)
-    waiting = mask.sum(1).argsort(stable=True)  # prompts of like length side by side: less padding
+    waiting = torch.tensor(mine, device=policy.device)
+    waiting = waiting[mask[waiting].sum(1).argsort(stable=True)]  # of like length side by side: less padding
     at_once, done = max(1, max_rows // n), 0
     decoding: Decoding | None = None
     lines = _Lines(rows=waiting[:0], ages=waiting[:0], open=waiting[:0].bool())
@@ -177,7 +183,7 @@ def _decode(policy, ids, mask, sampling, table: _Table, max_rows: int, on_token)
                 lines.begin(rows, None if sampling.repetition_penalty == 1.0 else _read(policy, *prompts, n))
             assert decoding is not None, "without lines there are prompts waiting, and they began"
             uniform = table.uniforms[lines.rows, lines.ages]
-            tokens, chosen = _choose(decoding.logits.float(), uniform, lines.seen, stops, sampling, lines.ages)
+            tokens, chosen = choose(decoding.logits.float(), uniform, lines.seen, stops, sampling, lines.ages)
             table.response_ids[lines.rows, lines.ages], table.log_probs[lines.rows, lines.ages] = tokens, chosen
             lines.ages = lines.ages + 1
             stopped = (tokens[:, None] == stops).any(1) & lines.open
@@ -219,59 +225,6 @@ def _stacked(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     width = max(first.shape[1], second.shape[1])
     wide = [torch.cat([each[:, :1].expand(-1, width - each.shape[1]), each], 1) for each in (first, second)]
     return torch.cat(wide)
-
-
-def _choose(logits, uniform, seen, stops, sampling: Sampling, ages) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each line and its log-prob. logits: [B, V]; uniform: [B], in [0, 1); ages: [B], tokens so far.
-
-    seen: [B, any], token ids that the repetition penalty is about, or None.
-    """
-    greedy, early = sampling.temperature == 0, ages < sampling.min_length
-    held = sampling.min_length > 0 and bool(early.any())  # asked only then: on a GPU the answer is waited for
-    everything = sampling.top_p >= 1.0 and not 0 < sampling.top_k < logits.shape[1]
-    if everything and seen is None and not held and not greedy:  # one softmax serves both
-        shares = (logits if sampling.temperature == 1.0 else logits / sampling.temperature).softmax(1)
-        tokens = _invert(shares, uniform)
-        return tokens, shares.gather(1, tokens[:, None]).squeeze(1).log()
-    plain = logits
-    if seen is not None:
-        said = logits.gather(1, seen)
-        said = torch.where(said > 0, said / sampling.repetition_penalty, said * sampling.repetition_penalty)
-        logits = logits.scatter(1, seen, said)
-    if held:
-        logits = torch.where(early[:, None], logits.index_fill(1, stops, float("-inf")), logits)
-    if greedy:
-        tokens = logits.argmax(1)
-    else:
-        tokens = _draw(_filter(logits / sampling.temperature, sampling.top_p, sampling.top_k), uniform)
-    temperature = 1.0 if greedy else sampling.temperature
-    return tokens, log_probs_of(plain[:, None], tokens[:, None], temperature=temperature)[:, 0]
-
-
-def _filter(logits: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
-    """Rule out tokens beyond the top_k most likely, then beyond the smallest set that holds top_p."""
-    if 0 < top_k < logits.shape[1]:
-        smallest = logits.topk(top_k, 1).values[:, -1:]
-        logits = logits.masked_fill(logits < smallest, float("-inf"))
-    if top_p < 1.0:
-        ordered, order = logits.sort(1, descending=True)
-        before = ordered.softmax(1).cumsum(1) - ordered.softmax(1)  # probability of all that is likelier
-        logits = logits.scatter(1, order, ordered.masked_fill(before >= top_p, float("-inf")))
-    return logits
-
-
-def _draw(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """A token of each line by its own random number and nothing else. logits: [B, V]; uniform: [B]."""
-    return _invert(logits.softmax(1), uniform)
-
-
-def _invert(shares: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Invert the distribution function at `uniform`."""
-    mass = shares.cumsum(1)  # [B, V], ends near 1
-    total = mass[:, -1]
-    # Below the end, however it is rounded, so that a token without mass is never drawn.
-    wanted = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(mass, wanted[:, None], right=True).squeeze(1)
 
 
 def _left_pad(prompts: list[list[int]], policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:

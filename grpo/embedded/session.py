@@ -24,11 +24,12 @@ from grpo.embedded.draws import Draws
 from grpo.embedded.evaluate import evaluate, lengths_of, score
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.parallel import ALONE, World, sample_together
+from grpo.embedded.passes import log_probs_together
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, Prompt, hash_seed
 from grpo.embedded.rollout import Rollouts
 from grpo.embedded.settings import Settings
-from grpo.embedded.update import learning_rate, log_probs_together
+from grpo.embedded.update import learning_rate
 from grpo.engine import EngineError, Result, Run
 from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo.embedded.rollout import Sampling
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.update import Objective
 
 

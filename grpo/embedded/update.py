@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from grpo.algorithm import aggregate, kl_penalty, policy_loss
 from grpo.embedded.parallel import ALONE, World, my_rows
+from grpo.embedded.passes import run_passes
 from grpo.embedded.policy import Policy
 from grpo.embedded.rollout import Rollouts
 from grpo.embedded.skipping import cut_by_need
@@ -77,74 +79,6 @@ def mini_batches(batch: Batch, *, size: int, epochs: int, shuffle_seed: int | No
             yield batch.select(rows.to(batch.mask.device))
 
 
-def micro_batches(
-    rollouts: Rollouts, *, max_tokens: int, max_rows: int | None, packed: bool = False
-) -> list[torch.Tensor]:
-    """Response indices of each forward/backward: at most max_rows responses, or max_tokens tokens.
-
-    packed: tokens are counted without padding. Groups stay whole, so that a prompt is run once for all its responses;
-    only a group that is too large by itself is cut.
-    """
-    n = rollouts.n
-    prompt_lengths = rollouts.prompt_mask.sum(1).tolist()
-    lengths = rollouts.response_mask.sum(1).reshape(-1, n)
-    longest, summed = lengths.amax(1).tolist(), lengths.sum(1).tolist()
-
-    def fits(prompts: list[int], rows: int) -> bool:
-        if max_rows is not None:
-            return rows <= max_rows
-        if packed:
-            responses = sum(summed[p] for p in prompts) if rows == n * len(prompts) else rows * longest[prompts[0]]
-            return sum(prompt_lengths[p] for p in prompts) + responses <= max_tokens
-        return (
-            max(prompt_lengths[p] for p in prompts) * len(prompts) + rows * max(longest[p] for p in prompts)
-            <= max_tokens
-        )
-
-    cuts: list[list[int]] = []
-    whole: list[int] = []  # prompts whose groups go together
-    for prompt in range(len(prompt_lengths)):
-        if whole and not fits([*whole, prompt], (len(whole) + 1) * n):
-            cuts.append([p * n + i for p in whole for i in range(n)])
-            whole = []
-        part = n
-        while part > 1 and not fits([prompt], part):
-            part -= 1
-        if part == n:
-            whole.append(prompt)
-        else:
-            cuts += [list(range(prompt * n + i, prompt * n + min(i + part, n))) for i in range(0, n, part)]
-    if whole:
-        cuts.append([p * n + i for p in whole for i in range(n)])
-    return [torch.tensor(cut, device=rollouts.prompt_ids.device) for cut in cuts]
-
-
-@torch.no_grad()
-def log_probs(policy: Policy, rollouts: Rollouts, *, temperature: float, max_tokens: int) -> torch.Tensor:
-    """log_prob of every response token under `policy`, [B, R]; 0 where there is no token."""
-    out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
-    for rows in micro_batches(rollouts, max_tokens=max_tokens, max_rows=None, packed=policy.packs):
-        part = rollouts.select(rows)
-        values, _ = policy.log_probs(
-            part.prompt_ids, part.prompt_mask, part.response_ids, part.response_mask, temperature=temperature
-        )
-        out[rows, : values.shape[1]] = values * part.response_mask
-    return out
-
-
-def log_probs_together(
-    world: World, policy: Policy, rollouts: Rollouts, *, temperature: float, max_tokens: int
-) -> torch.Tensor:
-    """As log_probs, each process its share of the groups; all get all of them."""
-    if world.size == 1:
-        return log_probs(policy, rollouts, temperature=temperature, max_tokens=max_tokens)
-    out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
-    if len(rows := my_rows(world, rollouts)):
-        mine = log_probs(policy, rollouts.select(rows), temperature=temperature, max_tokens=max_tokens)
-        out[rows, : mine.shape[1]] = mine
-    return world.add(out)
-
-
 def update(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
@@ -169,12 +103,8 @@ def update(
         for part, learns in ((learned, True), (measured, False)):
             if part is None or (part := my_share(world, part)) is None:
                 continue
-            cut = {"max_tokens": max_tokens, "max_rows": max_rows, "packed": policy.packs}
-            for rows in micro_batches(part.rollouts, **cut):
-                with torch.set_grad_enabled(learns):
-                    loss, stats = _loss(policy, part.select(rows), objective, totals, width)
-                if learns:
-                    loss.backward()
+            loss = partial(_loss, policy, objective=objective, totals=totals, width=width)
+            for stats in run_passes(policy, part, loss, learns=learns, max_tokens=max_tokens, max_rows=max_rows):
                 for name, value in stats.items():
                     sums[name] = sums.get(name, 0.0) + value
         if learned is None:  # every gradient is zero, and the optimizer goes on from its moments

@@ -42,8 +42,12 @@ CACHE_ROOM = {"cpu": 1.0, "gpu": 1.5}
 # a second time for products of few rows (grpo/embedded/llama_like.py, few_rows.py). On a CPU in float32 their layers
 # are written out for the update as well.
 WRITTEN_OUT = ("llama", "mistral", "qwen2", "qwen3")
-FEW_ROWS_WORTH = 8  # tokens of a response from which on that is done
-BUDGET = 128 * 10**6  # bytes of a micro-batch's activations on a CPU: grpo/embedded/memory.py
+FEW_ROWS_WORTH = 16  # tokens of a response from which on that is done
+BUDGET = 128 * 10**6  # bytes of a micro-batch's activations on a CPU, in each lane: grpo/embedded/memory.py
+LANES, LANES_LARGEST = (
+    4,
+    32 * 10**6,
+)  # threads side by side at most, weights of a model for them: grpo/embedded/lanes.py
 BUDGET_SHARE = {"cpu": 0.2, "gpu": 0.4}  # and at most this share of the memory
 
 # verl 0.9.1, read in its code (workers/engine/fsdp/transformer_impl.py, workers/engine_workers.py); not yet measured on

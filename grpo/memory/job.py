@@ -35,7 +35,7 @@ class Job:
     reference: a second model is measured against; old: a copy of the policy samples
     gpus: over all machines; tensor_parallel: GPUs of one vLLM; shards: GPUs that share a weight; sequence_parallel:
     GPUs that share a sequence; vllm_share: gpu_memory_utilization
-    steps: in all, None = not known
+    steps: in all, None = not known; threads: processors of a CPU for one process
     """
 
     engine: str
@@ -70,6 +70,7 @@ class Job:
     param_offload: bool
     optimizer_offload: bool
     steps: int | None
+    threads: int = 1
 
     @property
     def trained(self) -> int:
@@ -92,6 +93,7 @@ def job_of(
     steps: int | None = None,
     mean_prompt: float | None = None,
     mean_response: float | None = None,
+    threads: int = 1,
 ) -> Job:
     """The numbers of these settings. bfloat16: what the arithmetic is in. Raises ConfigError for an unknown model."""
     model, actor, rollout = f"{PART}.model", f"{PART}.actor", f"{PART}.rollout"
@@ -140,6 +142,7 @@ def job_of(
         param_offload=bool(settings[f"{actor}.fsdp_config.param_offload"]),
         optimizer_offload=bool(settings[f"{actor}.fsdp_config.optimizer_offload"]),
         steps=steps,
+        threads=max(1, threads // processes),
     )
 
 

@@ -56,3 +56,11 @@ def memory_here() -> int:
         if limit.isdigit():
             there = min(there, int(limit))
     return there
+
+
+def threads_here() -> int:
+    """Threads that torch takes on this CPU: as many as OMP_NUM_THREADS says, else the processors for this process."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if said.isdigit() and int(said):
+        return int(said)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

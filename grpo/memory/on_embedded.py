@@ -33,10 +33,10 @@ def phases(job: Job) -> list[Phase]:
     standing += [("older policy", 4 * job.trained)] if job.old else []
     optimizer = [("AdamW", ADAM * job.trained)]
     cast = [("weights in bfloat16", 2 * shape.weights)] if narrow and not job.lora else []
-    gradients = [("gradients", GRADIENT * job.trained)]
+    gradients = [("gradients", GRADIENT * job.trained * lanes(job))]
     cut = micro_batch(job)
     log_prob = [
-        ("activations", passing(job, cut.tokens) + constants.WORKSPACE),
+        ("activations", passing(job, cut.tokens) + constants.WORKSPACE * lanes(job)),
         ("logits", logits(job, cut.rows, backward=False)),
     ]
     found = [
@@ -50,38 +50,56 @@ def phases(job: Job) -> list[Phase]:
     return found
 
 
+def lanes(job: Job) -> int:
+    """Threads side by side, as grpo/embedded/lanes.py takes them; each has gradients of its own."""
+    small = job.shape.family in constants.WRITTEN_OUT and job.shape.weights <= constants.LANES_LARGEST
+    if job.device != "cpu" or job.width != 4 or job.lora or job.checkpointing or not small or job.threads < 2:
+        return 1
+    counts = range(2, min(constants.LANES, job.threads) + 1)
+    return min(job.mini_prompts, max(counts, key=lambda count: (job.threads // count * count, count)))
+
+
 def token_budget(job: Job) -> int:
-    """Tokens of a micro-batch, as grpo/embedded/memory.py takes them; no limit where the memory is not known."""
+    """Tokens of the micro-batches that run at once, as grpo/embedded/memory.py takes them.
+
+    No limit where the memory is not known.
+    """
     shape = job.shape
     per_token = 4 * (shape.layers * (14 * shape.hidden + 4 * shape.inner) + 4 * shape.vocabulary)
     share = constants.BUDGET_SHARE[job.device]
     room = share * job.memory if job.memory else float("inf")
     if job.device == "cpu":
-        room = min(room, max(constants.BUDGET, 1024 * per_token))
+        room = min(room, lanes(job) * max(constants.BUDGET, 1024 * per_token))
     return int(min(job.micro_tokens, max(1, room / per_token)))
 
 
 def micro_batch(job: Job) -> Cut:
-    """The largest micro-batch when all are as long as they may be: whole groups, or a part of a large one."""
-    limit, longest = token_budget(job), job.response_tokens
+    """The largest micro-batch when all are as long as they may be: whole groups, or a part of a large one.
+
+    Those of all lanes together.
+    """
+    side_by_side, longest = lanes(job), job.response_tokens
+    limit, prompts = token_budget(job) // side_by_side, -(-job.mini_prompts // side_by_side)
     if job.micro_rows is not None:
-        groups = max(1, min(job.mini_prompts, job.micro_rows // job.n))
-        rows = job.n if groups > 1 else min(job.n, job.micro_rows)
+        most = max(1, job.micro_rows // side_by_side)
+        groups = max(1, min(prompts, most // job.n))
+        rows = job.n if groups > 1 else min(job.n, most)
     else:
-        groups = max(1, min(job.mini_prompts, limit // job.group_tokens))
+        groups = max(1, min(prompts, limit // job.group_tokens))
         rows = job.n
         if groups == 1 and job.group_tokens > limit:
             rows = max(1, min(job.n, (limit - job.prompt_tokens) // longest))
-    after = rows * (longest - 1)
+    after, groups = rows * (longest - 1), min(job.mini_prompts, side_by_side * groups)
     return Cut(groups, groups * (job.prompt_tokens + after), groups * (1 + after))
 
 
 def logits(job: Job, rows: int, *, backward: bool) -> int:
     """Of so many hidden states: in chunks, and the probabilities that are kept for the backward pass."""
-    numbers = rows * job.shape.vocabulary
+    each = rows * job.shape.vocabulary // lanes(job)
     copies = constants.CHUNK_COPIES["backward" if backward else "forward"]
-    chunks = int(4 * copies * min(numbers, constants.CHUNK))
-    return chunks + (4 * numbers if backward and numbers <= constants.KEPT_PROBABILITIES and not job.lora else 0)
+    chunks = int(4 * copies * min(each, constants.CHUNK))
+    kept_too = 4 * each if backward and each <= constants.KEPT_PROBABILITIES and not job.lora else 0
+    return lanes(job) * (chunks + kept_too)
 
 
 def _sampling(job: Job) -> list[tuple[str, int]]:
@@ -92,13 +110,13 @@ def _sampling(job: Job) -> list[tuple[str, int]]:
     read = (prompts if written_out else lines) * job.prompt_tokens * token
     said = int(constants.CACHE_ROOM[job.device] * lines * job.response_tokens * token)
     across = lines * job.prompt_tokens * 2 * shape.layers * job.width * shape.cross_width
-    laid_out = job.width * shape.used if written_out and job.device == "cpu" and not job.lora else 0
+    laid_out = lanes(job) * job.width * shape.used if written_out and job.device == "cpu" and not job.lora else 0
     prefill = passing(job, prompts * job.prompt_tokens)
     step = int(4 * constants.SAMPLING_COPIES * lines * shape.vocabulary)
     return [
         ("KV cache", read + said + across),
         ("weights laid out to decode", laid_out if job.response_tokens >= constants.FEW_ROWS_WORTH else 0),
-        ("prompts or logits", max(prefill, step) + constants.WORKSPACE),
+        ("prompts or logits", max(prefill, step) + constants.WORKSPACE * lanes(job)),
     ]
 
 

@@ -9,7 +9,7 @@ from grpo.config import ConfigError, Settings
 from grpo.memory import advice, on_verl, table
 from grpo.memory.constants import CARDS
 from grpo.memory.job import Job, job_of
-from grpo.memory.machine import card_of, gpu_here, memory_here
+from grpo.memory.machine import card_of, gpu_here, memory_here, threads_here
 from grpo.memory.seconds import Estimate
 
 ELSEWHERE = "for GPUs that are not in this machine: --engine verl --n_gpus 8"
@@ -62,6 +62,7 @@ def plan(settings: Settings, engine: str, asked: Asked, steps: int | None = None
         steps=steps,
         mean_prompt=asked.mean_prompt,
         mean_response=asked.mean_response,
+        threads=threads_here(),
     )
     return Planned(job, str(settings["actor_rollout_ref.model.path"]), where if memory else "memory not known", card)
 

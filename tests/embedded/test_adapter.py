@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM
 from grpo.__main__ import main
 from grpo.embedded import adapter, checkpoint
 from grpo.embedded.adapter import Lora, attach
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.copies import before_adapter, frozen, move
 from grpo.embedded.models import make_policy, read_model, read_tokenizer
+from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy
-from grpo.embedded.rollout import Sampling, sample
-from grpo.embedded.update import Batch, log_probs, update
+from grpo.embedded.rollout import sample
+from grpo.embedded.update import Batch, update
 from grpo.engine import EngineError
 from tests.embedded.conftest import ids
 from tests.embedded.test_update import OBJECTIVE

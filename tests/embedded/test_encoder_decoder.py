@@ -17,16 +17,17 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from data_prep.errors import DataError
 from grpo.__main__ import main
 from grpo.embedded.adapter import Lora, attach
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.copies import before_adapter
 from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
 from grpo.embedded.evaluate import responses_text
 from grpo.embedded.models import make_policy, read_model, read_tokenizer
+from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder
-from grpo.embedded.rollout import Sampling, sample
+from grpo.embedded.rollout import sample
 from grpo.embedded.scratch import make_encoder_decoder, make_tokenizer
 from grpo.embedded.sft import Demonstration, keeps_apart, micro_batches, rows_of, summed_loss
-from grpo.embedded.update import log_probs
 from grpo.engine import EngineError
 from tests.embedded.tiny_models import gpt2, llama, model_folder
 

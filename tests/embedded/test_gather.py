@@ -6,9 +6,10 @@ import torch
 from torch import tensor
 from torch.testing import assert_close
 
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.copies import REFERENCE, frozen, move
 from grpo.embedded.gather import joined, shaped
-from grpo.embedded.rollout import Sampling, sample
+from grpo.embedded.rollout import sample
 from grpo.embedded.settings import Shaping
 from tests.embedded.conftest import ids, tiny_policy
 

@@ -13,11 +13,12 @@ from torch.testing import assert_close
 
 from grpo.__main__ import main
 from grpo.embedded.adapter import Lora, attach
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.models import end_turns, make_policy, read_model, read_tokenizer
-from grpo.embedded.rollout import Sampling, sample
+from grpo.embedded.passes import log_probs
+from grpo.embedded.rollout import sample
 from grpo.embedded.scratch import make_tokenizer
 from grpo.embedded.sft import Demonstration, keeps_apart
-from grpo.embedded.update import log_probs
 from grpo.engine import EngineError
 from tests.embedded.families import FAMILIES
 from tests.embedded.tiny_models import gpt2, llama, model_folder

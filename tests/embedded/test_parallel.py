@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +11,11 @@ import torch
 from grpo import flags
 from grpo.__main__ import main
 from grpo.embedded import processes
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.engine import EmbeddedEngine
 from grpo.embedded.parallel import ALONE, World, my_rows, sample_together
 from grpo.embedded.processes import run_as_json, run_from_json, train_in_processes
-from grpo.embedded.rollout import Rollouts, Sampling, sample
+from grpo.embedded.rollout import Rollouts, sample
 from grpo.engine import EngineError
 from grpo.launch import make_run
 from grpo.resolve import resolve
@@ -32,13 +32,6 @@ def _run(*words: str, **changes: object):
 
 def _texts(*words: str) -> list[str]:
     return [refusal.text for refusal in EmbeddedEngine().refusals(_run(*words))]
-
-
-def test_the_dearest_item_goes_first_to_whom_has_least_to_do() -> None:
-    # 8 to the first; 5 and 4 to the second, whose load is then 9; 2 to the first, 10; 2 to the second, 11
-    costs = [2, 8, 5, 2, 4]
-    assert World(0, 2).mine(costs) == [0, 1]
-    assert World(1, 2).mine(costs) == [2, 3, 4]
 
 
 def test_equal_items_are_dealt_in_turn_and_a_process_may_get_none() -> None:
@@ -103,7 +96,9 @@ def test_the_update_is_shared_by_whole_groups_balanced_by_their_tokens() -> None
     # tokens: 2 + 8, 2 + 2, 2 + 4 (prompt + responses): the first group for one, the others for the other process
     lengths = torch.tensor([4, 4, 1, 1, 1, 3])
     response_mask = (torch.arange(4) < lengths[:, None]).long()
-    rollouts = SimpleNamespace(n=2, prompt_mask=torch.ones(3, 2), response_mask=response_mask, uid=torch.arange(6))
+    two, six = torch.ones(3, 2, dtype=torch.long), torch.zeros(6, 4)
+    uid = torch.arange(3).repeat_interleave(2)
+    rollouts = Rollouts(two, two, six.long(), response_mask, six, uid, torch.zeros(6, dtype=torch.bool))
     assert my_rows(World(0, 2), rollouts).tolist() == [0, 1]
     assert my_rows(World(1, 2), rollouts).tolist() == [2, 3, 4, 5]
 

@@ -7,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from grpo.embedded import policy as policy_module
+from grpo.embedded.choosing import Sampling
 from grpo.embedded.policy import choose_device, choose_dtype
-from grpo.embedded.rollout import Sampling, sample
+from grpo.embedded.rollout import sample
 from grpo.engine import EngineError
 from tests.embedded.conftest import ids
 

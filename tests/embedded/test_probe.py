@@ -14,6 +14,7 @@ import transformers
 
 from grpo import flags
 from grpo.embedded import probe
+from grpo.embedded.lanes import lanes_for
 from grpo.embedded.memory import token_budget
 from grpo.engine import EngineError
 from grpo.memory import on_embedded
@@ -112,7 +113,12 @@ def test_the_plan_takes_the_tokens_of_a_micro_batch_that_the_engine_takes(width:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     planned = job_of(settings, engine="embedded", device="cpu", memory=memory, bfloat16=False)
     planned = dataclasses.replace(planned, shape=shape_of(family.to_dict(), "here"))
-    assert on_embedded.token_budget(planned) == token_budget(SimpleNamespace(model=model, device=torch.device("cpu")))
+    for threads in (1, 2, 6):
+        planned = dataclasses.replace(planned, threads=threads)
+        lanes = lanes_for(planned.shape.weights, threads)
+        assert on_embedded.lanes(planned) == lanes
+        policy = SimpleNamespace(model=model, device=torch.device("cpu"), lanes=lanes)
+        assert on_embedded.token_budget(planned) == token_budget(policy)  # type: ignore[arg-type]
 
 
 def test_a_model_that_is_no_decoder_or_unknown_is_refused():

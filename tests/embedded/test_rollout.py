@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from grpo.embedded.rollout import Sampling, _choose, _draw, _filter, sample
-from grpo.embedded.update import log_probs
+from grpo.embedded.choosing import Sampling, _draw, _filter, choose
+from grpo.embedded.passes import log_probs
+from grpo.embedded.rollout import sample
 from tests.embedded.conftest import ids, tiny_policy
 
 SAMPLING = Sampling(n=4, max_length=24)
@@ -100,7 +101,7 @@ def test_repetition_penalty_divides_likely_and_multiplies_unlikely_repeats(polic
     logits = torch.tensor([[2.0, 1.5, -1.0]])
     greedy = Sampling(n=1, max_length=4, temperature=0.0, repetition_penalty=2.0)
     stops = torch.tensor([99])
-    token, log_prob = _choose(logits, torch.tensor([0.0]), torch.tensor([[0, 2]]), stops, greedy, torch.tensor([0]))
+    token, log_prob = choose(logits, torch.tensor([0.0]), torch.tensor([[0, 2]]), stops, greedy, torch.tensor([0]))
     assert token.tolist() == [1]  # 2.0 / 2 falls under 1.5
     assert_close(log_prob, logits.log_softmax(1)[:, 1])  # the recorded log-prob is the model's own
 

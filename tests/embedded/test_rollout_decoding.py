@@ -12,15 +12,16 @@ from torch.testing import assert_close
 
 from grpo.embedded import llama_like
 from grpo.embedded.adapter import Lora, attach, matrices
+from grpo.embedded.choosing import Sampling, choose
 from grpo.embedded.cohort import FIRST_ROOM, filled
 from grpo.embedded.decoding import CachedDecoding
 from grpo.embedded.few_rows import WORTH, Product, can_pack
 from grpo.embedded.llama_decoding import LlamaDecoding
 from grpo.embedded.models import make_policy, read_model, read_tokenizer
+from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompt_keys import blocks_of
-from grpo.embedded.rollout import Sampling, _choose, sample
-from grpo.embedded.update import log_probs
+from grpo.embedded.rollout import sample
 from tests.embedded.conftest import ids
 from tests.embedded.families import FAMILIES
 from tests.embedded.tiny_models import llama, model_folder
@@ -212,9 +213,9 @@ def test_the_log_prob_is_that_of_the_whole_distribution_however_it_is_drawn_from
     logits = torch.tensor([[0.5, 0.3, 0.2]]).log() * 2  # at temperature 2: 0.5, 0.3, 0.2
     stops, uniform, new = torch.tensor([0]), torch.tensor([0.55]), torch.tensor([0])
     plain = Sampling(n=1, max_length=4, temperature=2.0)
-    token, log_prob = _choose(logits, uniform, None, stops, plain, new)
+    token, log_prob = choose(logits, uniform, None, stops, plain, new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (1, 0.3)  # 0.5 < 0.55 < 0.8
-    token, log_prob = _choose(logits, uniform, None, stops, replace(plain, min_length=1), new)
+    token, log_prob = choose(logits, uniform, None, stops, replace(plain, min_length=1), new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (1, 0.3)  # 0.55 of the 0.5 that is left is under 0.3
-    token, log_prob = _choose(logits, torch.tensor([0.7]), None, stops, replace(plain, min_length=1), new)
+    token, log_prob = choose(logits, torch.tensor([0.7]), None, stops, replace(plain, min_length=1), new)
     assert (token.item(), round(log_prob.exp().item(), 5)) == (2, 0.2)

@@ -7,8 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from grpo.embedded import update as update_module
-from grpo.embedded.rollout import Sampling, sample
-from grpo.embedded.update import Batch, Objective, learning_rate, micro_batches, mini_batches, update
+from grpo.embedded.choosing import Sampling
+from grpo.embedded.passes import micro_batches
+from grpo.embedded.rollout import sample
+from grpo.embedded.update import Batch, Objective, learning_rate, mini_batches, update
 from grpo.engine import EngineError
 from tests.embedded.conftest import ids, tiny_policy
 

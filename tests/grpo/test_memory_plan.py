@@ -130,11 +130,29 @@ def test_a_prompts_keys_are_kept_once_for_its_group_where_decoding_is_written_ou
     token = 2 * 2 * 8 * 4
     assert parts(one, "rollout")["KV cache"] == (3 * 10 + 12 * 6) * token
     assert parts(one, "rollout")["weights laid out to decode"] == 0  # 6 steps do not repay it
-    assert parts(replace(one, response_tokens=8), "rollout")["weights laid out to decode"] == 4 * one.shape.used
+    assert parts(replace(one, response_tokens=15), "rollout")["weights laid out to decode"] == 0
+    assert parts(replace(one, response_tokens=16), "rollout")["weights laid out to decode"] == 4 * one.shape.used
     other = replace(one, shape=replace(one.shape, family="gpt2"))
     assert parts(other, "rollout")["KV cache"] == 12 * (10 + 6) * token
     fewer = replace(one, rows=7)  # one group at a time
     assert parts(fewer, "rollout")["KV cache"] == (10 + 4 * 6) * token
+
+
+def test_lanes_have_gradients_laid_out_weights_and_micro_batches_of_their_own():
+    one = small("--max_response_length", "16")
+    two = replace(one, threads=2)
+    assert (on_embedded.lanes(one), on_embedded.lanes(two)) == (1, 2)
+    assert parts(two, "update")["gradients"] == 2 * parts(one, "update")["gradients"] == 2 * 4 * one.shape.weights
+    assert parts(two, "rollout")["weights laid out to decode"] == 2 * 4 * one.shape.used
+    assert parts(two, "rollout")["KV cache"] == parts(one, "rollout")["KV cache"], "of as many responses"
+    # one alone holds all three groups; two hold two and one at once, which is as much
+    assert on_embedded.micro_batch(two) == on_embedded.micro_batch(one)
+    # a group has 10 + 4 x 16 = 74 tokens; of 80 in all, two lanes have 40 each: (40 - 10) // 16 responses
+    tight = replace(two, micro_tokens=80)
+    assert on_embedded.micro_batch(replace(tight, threads=1)) == on_embedded.Cut(1, 10 + 4 * 15, 1 + 4 * 15)
+    assert on_embedded.micro_batch(tight) == on_embedded.Cut(2, 2 * (10 + 15), 2 * (1 + 15))
+    for other in ({"lora": 9}, {"width": 2}, {"device": "gpu"}, {"checkpointing": True}, {"mini_prompts": 1}):
+        assert on_embedded.lanes(replace(two, **other)) == 1, other
 
 
 def test_a_micro_batch_is_whole_groups_or_a_part_of_a_large_one():

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo.algorithm import group_advantages
 from grpo.embedded.models import make_policy
+from grpo.embedded.passes import log_probs
 from grpo.embedded.rollout import Rollouts
-from grpo.embedded.update import Batch, Objective, log_probs, mini_batches, update
+from grpo.embedded.update import Batch, Objective, mini_batches, update
 from reward_funcs import load_reward
 from tests.verl_backend.real import reward_file, tiny_model, train
 
