@@ -5,7 +5,8 @@
 
 A shape (bench/shapes.py) is trained for a few steps by a child of this script. The last step is run under torch's
 profiler, whose own cost is what the profiled phase takes beyond the fastest of the steps before; the shares are those
-of operations' own CPU time on the main thread, so an operation that uses all threads counts once.
+of operations' own CPU time on the main thread, so an operation that uses all threads counts once; so that it is the
+main thread which works, groups are not shared out among threads (grpo/embedded/lanes.py).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def child(result: Path, steps: int, words: list[str]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     from grpo.__main__ import main as run
-    from grpo.embedded import loop
+    from grpo.embedded import loop, policy
     from grpo.embedded.session import Session
 
     phases: dict[str, dict[str, Any]] = {name: {"seconds": []} for name in PHASES}
@@ -133,6 +134,7 @@ def child(result: Path, steps: int, words: list[str]) -> int:
 
         return call
 
+    policy.lanes_of = lambda policy: 1
     Session.sample = watched("sampling", Session.sample)
     Session.reference_log_probs = watched("reference", Session.reference_log_probs)
     loop.update_policy = watched("update", loop.update_policy)

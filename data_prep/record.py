@@ -103,6 +103,9 @@ def _prompt(row: Mapping[str, Any], columns: Columns, problems: list[Problem]) -
             problems.append(Problem(f'empty "{columns.prompt}"', "fill such records or leave them out"))
         problems += _text_problems(value, columns.prompt)
         return [*system, {"role": "user", "content": str(value)}]
+    if value is None and columns.prompt in row:
+        problems.append(Problem(f'"{columns.prompt}" is null', "fill such records or leave them out"))
+        return []
     if value is None:
         problems.append(Problem(f'no "{columns.prompt}"', _OTHER_PROMPT))
         return []

@@ -238,8 +238,9 @@ def _data(settings: Settings, has_reward: bool) -> Iterator[str]:
         key = "launcher.data.answer_key"
         yield f"{said(settings, key)}: the shipped rewards need an answer; give --reward_func FILE"
     reward = "reward.custom_reward_function.path"
-    if settings[reward] is not None and not Path(settings[reward]).expanduser().is_file():
-        yield f"{said(settings, reward)}: no such file; it should hold compute_score(data_source, solution_str, ...)"
+    if settings[reward] is not None and not (file := Path(settings[reward]).expanduser()).is_file():
+        what = "is a folder; name a file that holds" if file.is_dir() else "no such file; it should hold"
+        yield f"{said(settings, reward)}: {what} compute_score(data_source, solution_str, ...)"
     folder, output = "trainer.default_local_dir", settings["launcher.output_dir"]
     if settings[folder] != f"{output}/checkpoints":
         yield f"{said(settings, folder)}: checkpoints stand in {output}/checkpoints; --output_dir moves them"

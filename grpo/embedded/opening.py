@@ -176,15 +176,25 @@ def _say_what_runs(session: Session, notes: list[str]) -> None:
     trained = sum(weight.numel() for weight in policy.trained())
     lora = f", {trained / 1e6:.2f}M of them trained (LoRA)" if policy.adapter is not None else ""
     count = session.world.size
-    threads = f" ({torch.get_num_threads()} threads)" if policy.device.type == "cpu" else ""
+    threads = f" ({_threads(policy)})" if policy.device.type == "cpu" else ""
     where = f"{policy.device}{threads}" if count == 1 else f"{count} processes, {policy.device}{threads} each"
     session.progress.note(
         f"embedded engine on {where}, {str(policy.dtype).removeprefix('torch.')}: "
-        f"{config.actor_rollout_ref.model.path}, {weights / 1e6:.1f}M weights{lora}; {len(session.prompts):,} prompts, "
+        f"{config.actor_rollout_ref.model.path}, {weights / 1e6:.1f}M weights{lora}; {_prompts(len(session.prompts))}, "
         f"{len(session.val_prompts):,} to evaluate on; {session.total_steps} steps"
     )
     for note in notes:
         session.progress.note(note)
+
+
+def _prompts(count: int) -> str:
+    return f"{count:,} prompt{'s' if count != 1 else ''}"
+
+
+def _threads(policy: Policy) -> str:
+    count = torch.get_num_threads()
+    side_by_side = "" if policy.lanes == 1 else f", {policy.lanes} groups at a time"
+    return f"{count} thread{'s' if count > 1 else ''}{side_by_side}"
 
 
 def open_encoder(config: DictConfig, policy: Policy) -> Encoder:

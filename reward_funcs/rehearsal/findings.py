@@ -15,6 +15,7 @@ Level = Literal["refuse", "warn", "note"]
 ACCIDENTS = 0.05  # share of bad answers that may be right by accident
 SLOW = 1.0  # seconds for a call
 _LACKING = re.compile(r"needs the column '([^']+)'|KeyError: '([^']+)'")  # ours (signature.py) and Python's own
+_SLIP = re.compile(r"\b(?:NameError|UnboundLocalError|AttributeError|ImportError|ModuleNotFoundError): ")
 _TRUTH = "write the answer alone into ground_truth, or mark it in its text: `#### 18`"
 _PROGRAM = "mend the program in `solution`, or the tests in ground_truth that it does not pass"
 _HINTS = {bad.name: bad.hint for bad in BAD}
@@ -142,6 +143,8 @@ def _repair(tried: Tried) -> str:
     if name and name not in tried.columns:
         has = ", ".join(tried.columns)
         return f"the records have no column `{name}`, they have {has}: name one of these, or add it to the data"
+    if _SLIP.search(tried.first_error):
+        return "mend what the message names; no response can make up for it"
     return "return a number, also for a response that it cannot read: 0.0"
 
 

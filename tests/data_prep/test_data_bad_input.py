@@ -125,6 +125,7 @@ CASES: dict[str, tuple[str, str | bytes, str]] = {
         "in the middle of a UTF-8 character: it is cut off",
     ),
     "no prompt": ("a.json", record(prompt=...), 'record 1 (line 1): no "prompt". What to do: --prompt_key NAME'),
+    "null prompt": ("a.json", record(prompt=None), '"prompt" is null. What to do: fill such records or leave them out'),
     "no answer": ("a.json", record(ground_truth=...), 'no "ground_truth". What to do: --answer_key NAME names another'),
     "no source": ("a.json", record(data_source=...), 'no "data_source". What to do: --data_source NAME fills it'),
     "null answer": ("a.json", record(ground_truth=None), 'no "ground_truth"'),

@@ -132,7 +132,7 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, repo: Path) -
     one, two = _start(repo, tmp_path, "one", *arguments), _start(repo, tmp_path, "two", "--n_gpus=2", *arguments)
     _end(one)
     said = _end(two)
-    assert "embedded engine on 2 processes, cpu (1 threads) each, float32" in said
+    assert "embedded engine on 2 processes, cpu (1 thread) each, float32" in said
     assert said.count("step 4/4") == 1  # one display
     _same_outcome(tmp_path / "one", tmp_path / "two")
     names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]

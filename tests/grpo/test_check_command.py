@@ -211,6 +211,15 @@ def test_what_a_reward_prints_is_not_in_the_json(command: list[str], in_folder: 
     assert "called" in done.stderr
 
 
+def test_a_slip_in_the_reward_is_not_taken_for_a_hard_response(check):
+    code, page, _ = check(SUMS, code="def compute_score(solution_str):\n    return lenn(solution_str)\n")
+    assert code == 1
+    assert "name 'lenn' is not defined" in page
+    assert "my.py: mend what the message names; no response can make up for it" in page
+    _, page, _ = check(SUMS, code="def compute_score(solution_str):\n    return float(solution_str)\n")
+    assert "my.py: return a number, also for a response that it cannot read: 0.0" in page
+
+
 def test_check_and_the_check_before_training_count_a_record_alike(check, in_folder: Path):
     code = "def compute_score(solution_str, ground_truth):\n"
     code += "    return (solution_str == ground_truth) / (ground_truth != '6')\n"  # fails on the row of index 3

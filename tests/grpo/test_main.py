@@ -66,6 +66,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
         (["--data", "one.json", "--reward_func", "raises.py"], "no answer"),
         (["--data", "one.json", "--reward_func", "nothing.py"], "no function 'compute_score'"),
         (["--data", "one.json", "--reward_func", "no.py"], "no such file"),
+        (["--data", "one.json", "--reward_func", "."], "is a folder; name a file that holds compute_score"),
         (["--data", "one.json", "--train_batch_size", "8"], "the largest that works is 1"),
         (["--data", "one.json", "--rollout_n", "1"], "needs 2 or more"),
         (["--data", "one.json", "--model", "./nope"], "no such folder"),
