@@ -108,7 +108,7 @@ def step(
     at = [time.perf_counter()]
     rollouts = sample(policy, prompts, sampling, seed=1)
     at.append(time.perf_counter())
-    most = token_budget(policy)
+    most = token_budget(policy, lanes=policy.lanes, pair=shape.prompt[1] + 2 * shape.tokens)
     reference = log_probs(policy, rollouts, temperature=1.0, max_tokens=most)
     at.append(time.perf_counter())
     signs = torch.where(torch.arange(len(rollouts.uid)) % 2 == 0, 1.0, -1.0)

@@ -80,7 +80,7 @@ def open_session(run: Run, settings: Settings, interrupts: Interrupts, world: Wo
             val_prompts=val_prompts,
             per_epoch=per_epoch,
             total_steps=total_steps,
-            max_micro_tokens=min(settings.max_micro_tokens, token_budget(policy, sharers=world.size)),
+            max_micro_tokens=min(settings.max_micro_tokens, _token_budget(run.config, policy, world)),
             progress=progress,
             log=log,
             outcome=Outcome(**state.get("outcome", {})),
@@ -185,6 +185,11 @@ def _say_what_runs(session: Session, notes: list[str]) -> None:
     )
     for note in notes:
         session.progress.note(note)
+
+
+def _token_budget(config: DictConfig, policy: Policy, world: World) -> int:
+    pair = int(config.data.max_prompt_length) + 2 * int(config.data.max_response_length)
+    return token_budget(policy, lanes=policy.lanes, pair=pair, sharers=world.size)
 
 
 def _prompts(count: int) -> str:

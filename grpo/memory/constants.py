@@ -44,6 +44,7 @@ CACHE_ROOM = {"cpu": 1.0, "gpu": 1.5}
 WRITTEN_OUT = ("llama", "mistral", "qwen2", "qwen3")
 FEW_ROWS_WORTH = 16  # tokens of a response from which on that is done
 BUDGET = 128 * 10**6  # bytes of a micro-batch's activations on a CPU, in each lane: grpo/embedded/memory.py
+PAIR_BUDGET = 512 * 10**6  # ... or as much, where that holds a prompt and two of its responses
 LANES, LANES_LARGEST = (
     4,
     32 * 10**6,

@@ -69,7 +69,9 @@ def token_budget(job: Job) -> int:
     share = constants.BUDGET_SHARE[job.device]
     room = share * job.memory if job.memory else float("inf")
     if job.device == "cpu":
-        room = min(room, lanes(job) * max(constants.BUDGET, 1024 * per_token))
+        pair = (job.prompt_tokens + 2 * job.response_tokens) * per_token
+        least = pair if pair <= constants.PAIR_BUDGET else 0
+        room = min(room, lanes(job) * max(constants.BUDGET, 1024 * per_token, least))
     return int(min(job.micro_tokens, max(1, room / per_token)))
 
 

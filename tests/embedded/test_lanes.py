@@ -13,6 +13,7 @@ from grpo.embedded import lanes
 from grpo.embedded.choosing import Sampling
 from grpo.embedded.interrupts import StopRequested
 from grpo.embedded.lanes import balanced, lanes_for, side_by_side
+from grpo.embedded.memory import token_budget
 from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy
 from grpo.embedded.rollout import Rollouts, sample
@@ -173,3 +174,13 @@ def test_a_stop_between_two_tokens_ends_the_sampling_of_all(two_threads, policy)
     with pytest.raises(StopRequested):
         _sampled(policy, on_token=stop)
     assert len(calls) == 4
+
+
+def test_a_small_models_micro_batch_holds_two_long_responses_with_their_prompt() -> None:
+    small = tiny_policy()
+    per_token = 4 * (2 * (14 * 32 + 4 * small.model.config.intermediate_size) + 4 * small.model.config.vocab_size)
+    plain = int(128e6 / per_token)
+    assert token_budget(small) == plain
+    assert token_budget(small, lanes=2) == pytest.approx(2 * plain, abs=1)
+    assert token_budget(small, pair=plain + 7) == plain + 7
+    assert token_budget(small, pair=int(512e6 / per_token) + 1) == plain  # two of so long ones would not fit either

@@ -117,8 +117,9 @@ def test_the_plan_takes_the_tokens_of_a_micro_batch_that_the_engine_takes(width:
         planned = dataclasses.replace(planned, threads=threads)
         lanes = lanes_for(planned.shape.weights, threads)
         assert on_embedded.lanes(planned) == lanes
-        policy = SimpleNamespace(model=model, device=torch.device("cpu"), lanes=lanes)
-        assert on_embedded.token_budget(planned) == token_budget(policy)  # type: ignore[arg-type]
+        policy: Any = SimpleNamespace(model=model, device=torch.device("cpu"))
+        pair = planned.prompt_tokens + 2 * planned.response_tokens
+        assert on_embedded.token_budget(planned) == token_budget(policy, lanes=lanes, pair=pair)
 
 
 def test_a_model_that_is_no_decoder_or_unknown_is_refused():
