@@ -9,9 +9,13 @@ Leaves out the reward, and reading and writing files.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from threading import Barrier
 from typing import Any
 
 import torch
@@ -21,7 +25,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from grpo.embedded.choosing import Sampling
 from grpo.embedded.few_rows import WORTH
-from grpo.embedded.lanes import LARGEST
+from grpo.embedded.lanes import LARGEST, Tell, side_by_side
 from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.rollout import Rollouts, sample
@@ -36,6 +40,7 @@ _FLOPS = {"cpu": 5e9, "cuda": 5e12, "mps": 1e11}  # of one piece of work, about
 _TOKENS = 128  # fewer at once would be slower by the token than a real batch
 _FEWEST = 32  # of a large model on a CPU, whose copies take seconds with more: 8 x _FLOPS bounds them
 _LONG = 2.0  # seconds after which a piece of work is not repeated, nor another token sampled
+_TOO_LONG = 600.0  # seconds that a lane waits for another, which may have failed
 _STEPS = WORTH  # decoding steps: as few as those for which weights are laid out (few_rows.py)
 _ADAM = 4_000_000  # weights that AdamW is timed on
 
@@ -181,21 +186,31 @@ class _Enough(Exception):
 
 
 def _decoding(policy: Policy, lines: int, context: int, clock: Callable[[], float]) -> float:
-    """Seconds of one decoding step of so many lines, in the middle of the responses: the median of a few."""
-    times: list[float] = []
+    """Seconds of one decoding step of so many lines, in the middle of the responses: the median of a few.
 
-    def note(_: int) -> None:
-        times.append(clock())
-        if len(times) > 3 and times[-1] - times[0] > _LONG:
-            raise _Enough
+    Lanes share the lines; their steps are timed once all of them have read their prompts.
+    """
+    lanes = min(policy.lanes, lines)
+    alone, ready = dataclasses.replace(policy, in_lanes=False), Barrier(lanes)
 
-    prompts = [[1 + (row + at) % 7 for at in range(context)] for row in range(lines)]
-    sampling = Sampling(n=1, max_length=_STEPS, min_length=_STEPS)
-    with contextlib.suppress(_Enough):
-        sample(policy, prompts, sampling, seed=0, max_rows=lines, on_token=note)
-    lanes = min(policy.lanes, lines)  # each of which has noted every step
-    steps = sorted(after - before for before, after in zip(times[1:], times[1 + lanes :], strict=False))
-    return steps[len(steps) // 2]
+    def run(count: int, _: Tell) -> float:
+        times: list[float] = []
+
+        def note(_: int) -> None:
+            if not times:
+                ready.wait(_TOO_LONG)
+            times.append(clock())
+            if len(times) > 3 and times[-1] - times[0] > _LONG:
+                raise _Enough
+
+        prompts = [[1 + (row + at) % 7 for at in range(context)] for row in range(count)]
+        sampling = Sampling(n=1, max_length=_STEPS, min_length=_STEPS)
+        with contextlib.suppress(_Enough):
+            sample(alone, prompts, sampling, seed=0, max_rows=count, on_token=note)
+        steps = sorted(after - before for before, after in itertools.pairwise(times[1:]))
+        return steps[len(steps) // 2]
+
+    return max(side_by_side([partial(run, -(-(lines - lane) // lanes)) for lane in range(lanes)]))
 
 
 def _prefill(policy: Policy, batch: _Sample) -> None:
