@@ -59,13 +59,14 @@ def side_by_side(works: Sequence[Callable[[Tell], T]], on_told: Tell = lambda do
     """What each work gives, in order; each in a lane of its own, one alone in the calling thread.
 
     A work tells how much it has done; on_told, in the calling thread, is told the sum. What it raises ends the works
-    where they tell next, as what one of them raises ends the others; it is raised when all have ended.
+    where they tell next, as what one of them raises ends the others; it is raised when all have ended. Gradients are
+    wanted in the lanes where they are here.
     """
     if len(works) == 1:
         return [works[0](on_told)]
     pool = _pool(len(works), max(1, torch.get_num_threads() // len(works)))
     news: SimpleQueue[tuple[int, int | None]] = SimpleQueue()
-    ended = Event()
+    ended, gradients = Event(), torch.is_grad_enabled()  # which torch keeps for each thread
 
     def lane(number: int) -> T:
         def tell(done: int) -> None:
@@ -74,7 +75,8 @@ def side_by_side(works: Sequence[Callable[[Tell], T]], on_told: Tell = lambda do
             news.put((number, done))
 
         try:
-            return works[number](tell)
+            with torch.set_grad_enabled(gradients):
+                return works[number](tell)
         finally:
             news.put((number, None))
 

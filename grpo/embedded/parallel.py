@@ -126,8 +126,7 @@ def sample_together(
     told = [(chosen, rollouts) for chosen, rollouts in world.gather((mine, part)) if rollouts is not None]
     whole = _moved(joined([rollouts for _, rollouts in told], pad_id=policy.pad_id), policy.device)
     order = torch.tensor([prompt for chosen, _ in told for prompt in chosen]).argsort()
-    rows = (order[:, None] * sampling.n + torch.arange(sampling.n)).flatten()
-    return replace(whole.select(rows.to(policy.device)), uid=whole.uid)
+    return replace(whole.select(whole.rows_of(order.tolist())), uid=whole.uid)
 
 
 def my_rows(world: World, rollouts: Rollouts) -> Tensor:

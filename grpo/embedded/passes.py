@@ -71,16 +71,15 @@ def log_probs(policy: Policy, rollouts: Rollouts, *, temperature: float, max_tok
     """log_prob of every response token under `policy`, [B, R]; 0 where there is no token."""
     out = torch.zeros(rollouts.response_ids.shape, device=policy.device)
     shares = _shares(policy, rollouts)
+    cut = _cut(policy, len(shares), max_tokens, None)
 
     def fill(mine: torch.Tensor, _: Tell) -> None:
         whole = rollouts.select(mine)
-        for rows in micro_batches(
-            whole, max_tokens=max(1, max_tokens // len(shares)), max_rows=None, packed=policy.packs
-        ):
+        for rows in cut(whole):
             part = whole.select(rows)
-            ids = part.prompt_ids, part.prompt_mask, part.response_ids, part.response_mask
-            with torch.no_grad():  # which is each thread's own
-                values = policy.log_probs(*ids, temperature=temperature)[0]
+            values, _entropy = policy.log_probs(
+                part.prompt_ids, part.prompt_mask, part.response_ids, part.response_mask, temperature=temperature
+            )
             out[mine[rows], : values.shape[1]] = values * part.response_mask
 
     side_by_side([partial(fill, mine) for mine in shares])
@@ -115,8 +114,7 @@ def run_passes(
     """
     shares, weights = _shares(policy, batch.rollouts), policy.trained()
     lanes = len(shares)
-    most_rows = None if max_rows is None else max(1, max_rows // lanes)
-    cut = partial(micro_batches, max_tokens=max(1, max_tokens // lanes), max_rows=most_rows, packed=policy.packs)
+    cut = _cut(policy, lanes, max_tokens, max_rows)
 
     def run(mine: torch.Tensor, _: Tell) -> tuple[list[torch.Tensor | None], list[Stats]]:
         whole, found = batch.select(mine), []
@@ -141,6 +139,12 @@ def run_passes(
 
 def _sum(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
     return second if first is None else first if second is None else first + second
+
+
+def _cut(policy: Policy, lanes: int, max_tokens: int, max_rows: int | None) -> Callable[[Rollouts], list[torch.Tensor]]:
+    """The micro-batches of a lane: of its share of the tokens or responses that may be in memory at once."""
+    most_rows = None if max_rows is None else max(1, max_rows // lanes)
+    return partial(micro_batches, max_tokens=max(1, max_tokens // lanes), max_rows=most_rows, packed=policy.packs)
 
 
 def _shares(policy: Policy, rollouts: Rollouts) -> list[torch.Tensor]:

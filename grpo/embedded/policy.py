@@ -178,8 +178,8 @@ class Policy:
     @property
     def lanes(self) -> int:
         """Threads of Python that its work is shared out among at most (lanes.py): of what is written out, no less."""
-        read_out = self.in_lanes and self.packs and self._read is llama_reading.read_row and not self._recomputed
-        return lanes_of(self) if read_out and self.writes_out else 1
+        most = lanes_of(self) if self.in_lanes and not self._recomputed else 1  # what it costs to ask comes last
+        return most if most == 1 or (self.packs and self._read is llama_reading.read_row and self.writes_out) else 1
 
     @property
     def writes_out(self) -> bool:

@@ -82,10 +82,14 @@ def probe(
     forms = [(sizes.layers, words)] if whole else [(1, words), (2, words)]
     if words < sizes.vocabulary:
         forms.append((1, 2 * words))
-    # A thin copy's work is shared out among threads only where the model's own is.
-    thin = [Policy(_thin(model, *form), None, device, dtype, [0], 0, in_lanes=sizes.used <= LARGEST) for form in forms]  # type: ignore[arg-type]
-    batch = _batch_of(sizes, device, thin[0].lanes)
-    runs = [_measured(config, policy, batch, clock) for policy in thin]
+    batch, runs = None, []
+    for form in forms:  # one at a time: a layer of a large model takes a gigabyte
+        thin = Policy(_thin(model, *form), None, device, dtype, [0], 0)  # type: ignore[arg-type]
+        thin.in_lanes = sizes.used <= LARGEST  # where the model's own work is shared out among threads
+        batch = batch or _batch_of(sizes, device, thin.lanes)
+        runs.append(_measured(config, thin, batch, clock))
+        del thin
+    assert batch is not None
     found: dict[str, Any] = {"decode_lines": batch.lines, "few_lines": batch.few}
     found["prefill_tokens"] = batch.prompts * batch.prompt
     found["packed_tokens"] = batch.groups * (batch.prompt + batch.n * batch.response)

@@ -156,7 +156,6 @@ class _Lines:
         self.seen = None if self.seen is None else self.seen[order]
 
 
-@torch.no_grad()
 def _decode(policy, ids, mask, sampling, table: _Table, mine: Sequence[int], max_rows: int, on_token) -> None:
     """Fill the table's rows of these prompts.
 

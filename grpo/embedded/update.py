@@ -69,14 +69,13 @@ class Batch:
 
 def mini_batches(batch: Batch, *, size: int, epochs: int, shuffle_seed: int | None) -> Iterator[Batch]:
     """The batch in optimizer steps of `size` prompts, `epochs` times over; the order is new each time if seeded."""
-    prompts, n = len(batch.rollouts.prompt_ids), batch.rollouts.n
+    prompts = len(batch.rollouts.prompt_ids)
     generator = torch.Generator().manual_seed(shuffle_seed or 0)
     batch.on_policy = epochs == 1 and size >= prompts and not batch.by_a_copy
     for _ in range(epochs):
         order = torch.arange(prompts) if shuffle_seed is None else torch.randperm(prompts, generator=generator)
         for chosen in order.split(size):
-            rows = (chosen.sort().values[:, None] * n + torch.arange(n)).flatten()
-            yield batch.select(rows.to(batch.mask.device))
+            yield batch.select(batch.rollouts.rows_of(chosen.sort().values.tolist()))
 
 
 def update(
