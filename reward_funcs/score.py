@@ -221,11 +221,15 @@ def _must(attempt: Attempt) -> Score:
 
 
 def score_batch(reward: Scorer, samples: Sequence[Sample], *, max_errors: float) -> Scores:
-    """Score every sample, in order. Failed calls are counted and give None; the first traceback is kept.
+    """Score every sample, in order, as `scores_of` says. KeyboardInterrupt passes."""
+    return scores_of(reward, samples, reward.attempts(samples), max_errors=max_errors)
 
-    max_errors: share (0 to 1) of the batch that may fail; more raises RewardError. KeyboardInterrupt passes.
+
+def scores_of(reward: Scorer, samples: Sequence[Sample], attempts: Sequence[Attempt], *, max_errors: float) -> Scores:
+    """The scores that these attempts are. Failed calls are counted and give None; the first traceback is kept.
+
+    max_errors: share (0 to 1) of the batch that may fail; more raises RewardError.
     """
-    attempts = reward.attempts(samples)
     failed = [(i, result) for i, result in enumerate(attempts) if isinstance(result, BaseException)]
     if failed and len(failed) > max_errors * len(samples):
         first, error = failed[0]

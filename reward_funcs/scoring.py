@@ -71,21 +71,34 @@ class Scoring:
         """The user's file."""
         return self.reward.file
 
-    def attempts(self, samples: Sequence[Sample]) -> list[Attempt]:
-        """The score of each sample, or what its call ended in, in order."""
+    @property
+    def one_by_one(self) -> bool:
+        """Whether every response is scored for itself, whatever is scored beside it."""
+        return not any(reward.shape.together for reward in self.reward.singles)
+
+    def may_begin(self, *, cores_free: bool) -> bool:
+        """Whether another thread may call `attempts` while this one works on.
+
+        Not where a reward is called in this process, but for those of this room. The programs of these are given
+        seconds by the clock, and want cores that are free.
+        """
+        here = len(self.reward.singles) - len(self._away)
+        return here == 0 or (cores_free and here == sum(self._in_threads))
+
+    def attempts(self, samples: Sequence[Sample], *, on_wait: Callable[[], None] | None = None) -> list[Attempt]:
+        """The score of each sample, or what its call ended in, in order. on_wait: here, instead of the usual one."""
         if not samples:
             return []
+        on_wait = on_wait or self.on_wait
         found: dict[int, list[Attempt]] = {}
         if self._workers:
-            away = self._workers.attempts(samples, on_wait=self.on_wait)
+            away = self._workers.attempts(samples, on_wait=on_wait)
             found = dict(zip(self._away, away, strict=True))
         for k, reward in enumerate(self.reward.singles):
             if k in found:
                 continue
             if self._in_threads[k] and len(samples) > 1:
-                found[k] = attempts_in_threads(
-                    reward, samples, threads=THREADS, timeout=self._timeout, on_wait=self.on_wait
-                )
+                found[k] = attempts_in_threads(reward, samples, threads=THREADS, timeout=self._timeout, on_wait=on_wait)
             else:
                 found[k] = reward.attempts(samples, timeout=self._timeout)
         return self.reward.combined([found[k] for k in range(len(self.reward.singles))])

@@ -18,11 +18,11 @@ import transformers
 
 from data_prep.record import Record
 from grpo.embedded.choosing import Sampling
-from grpo.embedded.evaluate import lengths_of, responses_text
 from grpo.embedded.interrupts import Interrupts, StopRequested
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, Prompt, as_row, hash_seed
 from grpo.embedded.rollout import sample
+from grpo.embedded.scoring import lengths_of, responses_text
 from grpo.embedded.talk import open_reader, open_voice
 from grpo.engine import EngineError, Interrupted
 from grpo.metrics.live import Progress

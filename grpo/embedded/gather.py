@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from grpo.algorithm import groups_with_signal, overlong_penalty
-from grpo.embedded.evaluate import responses_text, rows
+from grpo.embedded.evaluate import rows
 from grpo.embedded.parallel import joined
 from grpo.embedded.prompts import Prompt
 from grpo.embedded.rollout import Rollouts
+from grpo.embedded.scoring import lengths_of, responses_text
 from grpo.embedded.session import Session
 from grpo.embedded.settings import Shaping
 from reward_funcs import Scores
@@ -25,13 +26,15 @@ from reward_funcs import Scores
 class Sampled:
     """Everything sampled for a step. trained: which responses are learned from, [B] of indices; all = None.
 
-    batches: how many batches of prompts it took.
+    batches: how many batches of prompts it took. reference: log-probs of the responses under the frozen model, [B, R];
+    None where nothing is measured against it, or not known yet which responses are learned from.
     """
 
     prompts: list[Prompt]
     rollouts: Rollouts
     texts: list[str]
     scores: Scores
+    reference: torch.Tensor | None = None
     trained: torch.Tensor | None = None
     batches: int = 1
 
@@ -83,9 +86,12 @@ def shaped(scores: Sequence[float | None], lengths: torch.Tensor, shaping: Shapi
 
 
 def _sample(session: Session, step: int, prompts: list[Prompt], number: int) -> Sampled:
-    rollouts = session.sample(step, prompts, number)
-    texts = responses_text(session.policy, rollouts)
-    return Sampled(prompts, rollouts, texts, session.score(prompts, texts, rollouts))
+    with session.scoring(prompts) as scoring:  # while sampling goes on, and while the reference is asked
+        rollouts = session.sample(step, prompts, number, scoring.ended)
+        texts = responses_text(session.policy, rollouts)
+        scoring.begin(texts, lengths_of(rollouts))
+        reference = None if session.settings.refill else session.reference_log_probs(rollouts)
+        return Sampled(prompts, rollouts, texts, scoring.scores(), reference)
 
 
 def _with_signal(session: Session, sampled: Sampled) -> torch.Tensor:

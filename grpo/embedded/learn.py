@@ -54,15 +54,15 @@ def learn_from(session: Session, sampled: Sampled) -> tuple[Batch, dict[str, flo
     compare and is masked too.
     """
     settings, rollouts, scores, parts = session.settings, sampled.rollouts, sampled.scores.scores, sampled.scores.parts
-    values: dict[str, float] = {}
+    values, reference = dict[str, float](), sampled.reference  # [B, R] or None
     if sampled.trained is not None:
         rollouts = rollouts.select(sampled.trained)
+        reference = session.reference_log_probs(rollouts)
         scores, parts = [scores[i] for i in sampled.trained], [parts[i] for i in sampled.trained]
         values["generated_batches"] = float(sampled.batches)
     lengths = rollouts.response_mask.sum(1)
     rewards, _, valid = _comparable(shaped(scores, lengths, settings.shaping), rollouts.uid)
     mask = rollouts.response_mask * valid[:, None]  # [B, R]
-    reference = session.reference_log_probs(rollouts)  # [B, R] or None
     advantages = torch.zeros_like(rollouts.log_probs)  # [B, R]
     if valid.any():
         if settings.shaping.overlong is not None:

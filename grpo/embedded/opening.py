@@ -19,13 +19,13 @@ from grpo.embedded import checkpoint
 from grpo.embedded.beginning import begin, take_up
 from grpo.embedded.draws import Draws
 from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
-from grpo.embedded.evaluate import open_scoring
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.memory import token_budget
 from grpo.embedded.models import attach_adapter, end_turns, make_policy, open_model, open_tokenizer
 from grpo.embedded.parallel import ALONE, World
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder, Prompt, encode
+from grpo.embedded.scoring import open_scoring
 from grpo.embedded.session import Session
 from grpo.embedded.settings import Settings
 from grpo.engine import EngineError, Run, schedule

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from torch import Tensor
 from grpo.embedded.choosing import Sampling
 from grpo.embedded.lanes import balanced
 from grpo.embedded.policy import Policy
-from grpo.embedded.rollout import Rollouts, sample
+from grpo.embedded.rollout import Ended, Rollouts, sample
 
 T = TypeVar("T")
 BUCKET = 32 * 2**20  # elements that are added up in one message: 128 MB in float32, and as much memory
@@ -107,13 +107,15 @@ def sample_together(
     seed: int,
     max_rows: int,
     on_token: Callable[[int], None],
+    on_ended: Ended | None = None,
 ) -> Rollouts:
     """As rollout.sample, each process its share of the prompts; all get all responses.
 
-    on_token is told an estimate: the others are taken to be as far as this process.
+    on_token is told an estimate: the others are taken to be as far as this process. on_ended is told of this one's.
     """
+    how: dict[str, Any] = {"seed": seed, "max_rows": max_rows, "on_ended": on_ended}
     if world.size == 1:
-        return sample(policy, prompts, sampling, seed=seed, max_rows=max_rows, on_token=on_token)
+        return sample(policy, prompts, sampling, **how, on_token=on_token)
     total = len(prompts) * sampling.n
     mine, part = world.mine([len(prompt) + sampling.n * sampling.max_length for prompt in prompts]), None
     if mine:
@@ -121,7 +123,7 @@ def sample_together(
         def on_mine(done: int) -> None:
             on_token(done * total // (len(mine) * sampling.n))
 
-        part = sample(policy, prompts, sampling, seed=seed, max_rows=max_rows, on_token=on_mine, chosen=mine)
+        part = sample(policy, prompts, sampling, **how, on_token=on_mine, chosen=mine)
         part = _moved(part, torch.device("cpu"))
     told = [(chosen, rollouts) for chosen, rollouts in world.gather((mine, part)) if rollouts is not None]
     whole = _moved(joined([rollouts for _, rollouts in told], pad_id=policy.pad_id), policy.device)

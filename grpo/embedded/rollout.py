@@ -10,7 +10,7 @@ Legend: P prompts, n responses each, B = P * n, L prompt tokens, R response toke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,8 @@ from grpo.embedded.choosing import Sampling, choose
 from grpo.embedded.decoding import Decoding
 from grpo.embedded.lanes import balanced, side_by_side
 from grpo.embedded.policy import Policy
+
+Ended = Callable[[Mapping[int, list[int]]], None]  # is told of responses that have ended: their row, their tokens
 
 
 @dataclass
@@ -78,6 +80,7 @@ def sample(
     seed: int,
     max_rows: int = 256,
     on_token: Callable[[int], None] = lambda finished: None,
+    on_ended: Ended | None = None,
     chosen: Sequence[int] | None = None,
 ) -> Rollouts:
     """Responses to `prompts` (token ids). seed: of this step; max_rows: responses side by side.
@@ -85,16 +88,19 @@ def sample(
     chosen: answer only these of the prompts, as they would be answered among all.
 
     on_token(finished) is called after every decoding step with the number of responses done so far; what it raises
-    ends the sampling.
+    ends the sampling. on_ended(tokens), in the thread that sampled them, with those that ended in the step, by their
+    row among the responses to all prompts.
     """
     n, width = sampling.n, sampling.max_length
     generator = torch.Generator().manual_seed(seed)
-    uniforms = torch.rand(len(prompts), n, width, generator=generator)
+    uniforms, places = torch.rand(len(prompts), n, width, generator=generator), torch.arange(len(prompts) * n)
     if chosen is not None:
         prompts, uniforms = [prompts[index] for index in chosen], uniforms[list(chosen)]
+        places = places.view(-1, n)[list(chosen)].flatten()
     total = len(prompts) * n
     ids, mask = _left_pad(prompts, policy)
     table = _Table(
+        places=places.to(policy.device),
         uniforms=uniforms.flatten(0, 1).to(policy.device),
         response_ids=torch.full((total, width), policy.pad_id, device=policy.device),
         log_probs=torch.zeros(total, width, device=policy.device),
@@ -104,7 +110,8 @@ def sample(
     lanes = min(policy.lanes, len(prompts))
     shares = balanced([len(prompt) + n * width for prompt in prompts], lanes)
     rows = max(1, max_rows // lanes)
-    side_by_side([partial(_decode, policy, ids, mask, sampling, table, share, rows) for share in shares], on_token)
+    decode = partial(_decode, policy, ids, mask, sampling, table, on_ended)
+    side_by_side([partial(decode, share, rows) for share in shares], on_token)
 
     width = max(1, int(table.lengths.max()))
     response_mask = torch.arange(width, device=policy.device) < table.lengths[:, None]  # [B, R]
@@ -121,13 +128,24 @@ def sample(
 
 @dataclass
 class _Table:
-    """What is known of every response, [B, R] or [B]; beyond a response's length there is rubbish."""
+    """What is known of every response, [B, R] or [B]; beyond a response's length there is rubbish.
 
+    places: the row of each among the responses to all prompts, also those of other processes.
+    """
+
+    places: torch.Tensor
     uniforms: torch.Tensor
     response_ids: torch.Tensor
     log_probs: torch.Tensor
     lengths: torch.Tensor
     stopped: torch.Tensor
+
+    def said(self, rows: torch.Tensor) -> dict[int, list[int]]:
+        """The tokens of these responses, which have ended, by their places."""
+        widest = int(self.lengths[rows].max())
+        ids = self.response_ids[rows, :widest].tolist()
+        found = zip(self.places[rows].tolist(), ids, self.lengths[rows].tolist(), strict=True)
+        return {place: tokens[:length] for place, tokens, length in found}
 
 
 @dataclass
@@ -156,7 +174,7 @@ class _Lines:
         self.seen = None if self.seen is None else self.seen[order]
 
 
-def _decode(policy, ids, mask, sampling, table: _Table, mine: Sequence[int], max_rows: int, on_token) -> None:
+def _decode(policy, ids, mask, sampling, table: _Table, on_ended, mine: Sequence[int], max_rows: int, on_token) -> None:
     """Fill the table's rows of these prompts.
 
     At most max_rows responses are side by side; where half of those are done, others begin.
@@ -191,6 +209,8 @@ def _decode(policy, ids, mask, sampling, table: _Table, mine: Sequence[int], max
             ended, alive = torch.stack([before.sum() - lines.open.sum(), lines.open.sum()]).tolist()
             done += ended
             on_token(done)
+            if ended and on_ended is not None:
+                on_ended(table.said(lines.rows[before & ~lines.open]))
             if lines.seen is not None:
                 lines.seen = torch.cat([lines.seen, tokens[:, None]], 1)
             if not alive and not decoding.admits:

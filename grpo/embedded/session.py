@@ -21,13 +21,14 @@ from grpo.embedded import checkpoint
 from grpo.embedded.best import keep_if_best
 from grpo.embedded.copies import OLD, REFERENCE, move
 from grpo.embedded.draws import Draws
-from grpo.embedded.evaluate import evaluate, lengths_of, score
+from grpo.embedded.evaluate import evaluate
 from grpo.embedded.interrupts import Interrupts
 from grpo.embedded.parallel import ALONE, World, sample_together
 from grpo.embedded.passes import log_probs_together
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder, Prompt, hash_seed
-from grpo.embedded.rollout import Rollouts
+from grpo.embedded.rollout import Ended, Rollouts
+from grpo.embedded.scoring import BatchScoring
 from grpo.embedded.settings import Settings
 from grpo.embedded.update import learning_rate
 from grpo.engine import EngineError, Result, Run
@@ -35,8 +36,7 @@ from grpo.metrics.live import Progress
 from grpo.metrics.log import MetricsLog
 from grpo.metrics.outcome import Outcome, peak_rss_mb
 from grpo.report import write_report
-from reward_funcs import Scores
-from reward_funcs.score import Scorer
+from reward_funcs.scoring import Scoring
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Session:
     policy: Policy
     reference: Policy | None
     optimizer: torch.optim.Optimizer
-    reward: Scorer | None
+    reward: Scoring | None
     encoder: Encoder
     draws: Draws
     prompts: list[Prompt]
@@ -91,7 +91,7 @@ class Session:
         refill = self.settings.refill
         return (refill.max_batches if refill else 1) or self.per_epoch or float("inf")
 
-    def sample(self, step: int, prompts: list[Prompt], number: int = 0) -> Rollouts:
+    def sample(self, step: int, prompts: list[Prompt], number: int, on_ended: Ended) -> Rollouts:
         """Responses to the step's batch of prompts with this number; the user may stop it between two tokens."""
         total = len(prompts) * self.settings.sampling.n
 
@@ -109,12 +109,13 @@ class Session:
             seed=seed,
             max_rows=self.settings.max_rows,
             on_token=on_token,
+            on_ended=on_ended,
         )
 
-    def score(self, prompts: list[Prompt], texts: list[str], rollouts: Rollouts) -> Scores:
-        """What the reward says of the step's responses."""
+    def scoring(self, prompts: list[Prompt]) -> BatchScoring:
+        """What the reward says of the responses to these prompts."""
         n, max_errors = self.settings.sampling.n, self.settings.max_reward_errors
-        return score(self.world, self.reward, prompts, texts, lengths_of(rollouts), n=n, max_errors=max_errors)
+        return BatchScoring(self.world, self.reward, self.policy, prompts, n, max_errors)
 
     def reference_log_probs(self, rollouts: Rollouts) -> torch.Tensor | None:
         """[B, R] under the frozen model; None when nothing is measured against it."""

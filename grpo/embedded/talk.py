@@ -20,12 +20,12 @@ from transformers import PreTrainedTokenizerBase
 from grpo.embedded import adapter
 from grpo.embedded.choosing import Sampling
 from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
-from grpo.embedded.evaluate import responses_text
 from grpo.embedded.hub import fetch
 from grpo.embedded.models import check_sizes, end_turns, make_policy, read_config, read_model, read_tokenizer
 from grpo.embedded.policy import Policy, choose_device, choose_dtype
 from grpo.embedded.prompts import Encoder
 from grpo.embedded.rollout import sample
+from grpo.embedded.scoring import responses_text
 from grpo.engine import EngineError
 
 _UNLIMITED = 1 << 20  # tokens of a model whose config names no limit

@@ -127,7 +127,8 @@ def test_groups_without_signal_are_replaced_by_others(tmp_path: Path):
     def odd_only(data_source, solution_str, ground_truth, extra_info=None):
         return len(solution_str) / 8 if int(ground_truth) % 2 else 1.0
 
-    (first, second) = trained(tmp_path, "algorithm.filter_groups.enable=true", reward=odd_only)
+    (first, second) = trained(tmp_path, "algorithm.filter_groups.enable=true", "--kl_coef=0.01", reward=odd_only)
+    assert second["kl_loss"] > 0  # of those that were kept
     assert first["generated_batches"] >= 2
     lines = completions(tmp_path)
     assert len([line for line in lines if line["step"] == 1]) == first["generated_batches"] * 16

@@ -20,12 +20,12 @@ from grpo.embedded.adapter import Lora, attach
 from grpo.embedded.choosing import Sampling
 from grpo.embedded.copies import before_adapter
 from grpo.embedded.encoder_decoder import EncoderDecoderPolicy
-from grpo.embedded.evaluate import responses_text
 from grpo.embedded.models import make_policy, read_model, read_tokenizer
 from grpo.embedded.passes import log_probs
 from grpo.embedded.policy import Policy
 from grpo.embedded.prompts import Encoder
 from grpo.embedded.rollout import sample
+from grpo.embedded.scoring import responses_text
 from grpo.embedded.scratch import make_encoder_decoder, make_tokenizer
 from grpo.embedded.sft import Demonstration, keeps_apart, micro_batches, rows_of, summed_loss
 from grpo.engine import EngineError

@@ -184,3 +184,14 @@ def test_a_small_models_micro_batch_holds_two_long_responses_with_their_prompt()
     assert token_budget(small, lanes=2) == pytest.approx(2 * plain, abs=1)
     assert token_budget(small, pair=plain + 7) == plain + 7
     assert token_budget(small, pair=int(512e6 / per_token) + 1) == plain  # two of so long ones would not fit either
+
+
+def test_lanes_tell_of_every_response_that_has_ended(two_threads: None) -> None:
+    policy, told = tiny_policy(), list[dict[int, list[int]]]()
+    policy.in_lanes = True
+    rollouts = _sampled(policy, on_ended=told.append)
+    lengths = rollouts.response_mask.sum(1).tolist()
+    found = {place: tokens for part in told for place, tokens in part.items()}
+    assert policy.lanes == 2
+    assert found == {row: rollouts.response_ids[row, :length].tolist() for row, length in enumerate(lengths)}
+    assert sum(map(len, told)) == len(lengths)

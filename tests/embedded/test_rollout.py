@@ -117,6 +117,25 @@ def test_an_error_from_outside_ends_sampling_at_once(policy):
         )
 
 
+@pytest.mark.parametrize("chosen", [None, [1, 2]])
+def test_every_response_is_told_once_when_it_has_ended(policy, chosen):
+    told: list[dict[int, list[int]]] = []
+    seen: list[int] = []
+    how = {"seed": 1, "max_rows": 4, "on_token": lambda done: seen.append(len(told)), "chosen": chosen}
+    policy.stop_ids = [*policy.stop_ids, 18, 19, 20]  # so that some end early
+    rollouts = sample(policy, ids(policy, *PROMPTS), SAMPLING, **how, on_ended=told.append)
+    places = [
+        row for index in chosen or range(len(PROMPTS)) for row in range(SAMPLING.n * index, SAMPLING.n * (index + 1))
+    ]
+    lengths = rollouts.response_mask.sum(1).tolist()
+    expected = {place: rollouts.response_ids[row, : lengths[row]].tolist() for row, place in enumerate(places)}
+    assert {place: tokens for part in told for place, tokens in part.items()} == expected
+    assert sum(map(len, told)) == len(places)
+    assert rollouts.truncated.any()
+    assert not rollouts.truncated.all()
+    assert len(set(seen)) > 2  # while the others go on
+
+
 def test_selected_groups_lose_the_columns_that_only_others_needed(policy):
     rollouts = sample(policy, ids(policy, "1", "2345678"), Sampling(n=2, max_length=8), seed=0)
     part = rollouts.select(torch.tensor([0, 1]))
