@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from grpo.algorithm import log_probs_of
+from grpo.embedded.compiling import compiled
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,9 @@ def choose(logits, uniform, seen, stops, sampling: Sampling, ages) -> tuple[torc
     greedy, early = sampling.temperature == 0, ages < sampling.min_length
     held = sampling.min_length > 0 and bool(early.any())  # asked only then: on a GPU the answer is waited for
     everything = sampling.top_p >= 1.0 and not 0 < sampling.top_k < logits.shape[1]
-    if everything and seen is None and not held and not greedy:  # one softmax serves both
-        shares = (logits if sampling.temperature == 1.0 else logits / sampling.temperature).softmax(1)
-        tokens = _invert(shares, uniform)
-        return tokens, shares.gather(1, tokens[:, None]).squeeze(1).log()
+    if everything and seen is None and not held and not greedy:
+        draw = compiled(draw_from_all) if logits.device.type == "cpu" else draw_from_all
+        return draw(logits, uniform, sampling.temperature)
     plain = logits
     if seen is not None:
         said = logits.gather(1, seen)
@@ -50,6 +50,15 @@ def choose(logits, uniform, seen, stops, sampling: Sampling, ages) -> tuple[torc
         tokens = _draw(_filter(logits / sampling.temperature, sampling.top_p, sampling.top_k), uniform)
     temperature = 1.0 if greedy else sampling.temperature
     return tokens, log_probs_of(plain[:, None], tokens[:, None], temperature=temperature)[:, 0]
+
+
+def draw_from_all(logits: torch.Tensor, uniform: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """`choose` where nothing is ruled out: one softmax serves the token and its log-prob."""
+    if temperature != 1.0:
+        logits = logits / temperature
+    shares = logits.softmax(1)
+    tokens = invert(shares, uniform)
+    return tokens, shares.gather(1, tokens[:, None]).squeeze(1).log()
 
 
 def _filter(logits: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
@@ -66,10 +75,10 @@ def _filter(logits: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
 
 def _draw(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """A token of each line by its own random number and nothing else. logits: [B, V]; uniform: [B]."""
-    return _invert(logits.softmax(1), uniform)
+    return invert(logits.softmax(1), uniform)
 
 
-def _invert(shares: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+def invert(shares: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Invert the distribution function at `uniform`."""
     mass = shares.cumsum(1)  # [B, V], ends near 1
     total = mass[:, -1]

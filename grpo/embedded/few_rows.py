@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from grpo.embedded.llama_step import product
+
 if TYPE_CHECKING:
     from grpo.embedded.policy import Policy
 
@@ -29,6 +31,7 @@ class Product:
     def __init__(self, layers: Sequence[Any], policy: Policy, steps: int) -> None:
         """steps: how often it will be called, about."""
         self._layers = layers
+        self.laid_out: tuple[torch.Tensor, torch.Tensor | None] | None = None  # weights for few rows, and their bias
         self._run = self._choose(policy, steps)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,7 +47,8 @@ class Product:
         bias = None if self._layers[0].bias is None else _joined([layer.bias for layer in self._layers]).to(dtype)
         if not pack:
             return lambda x: linear(x, weight, bias)
-        return _packed(weight, bias)
+        self.laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None), bias
+        return lambda x: product(x.to(dtype), *self.laid_out)  # type: ignore[misc]
 
     def _modules(self, x: torch.Tensor) -> torch.Tensor:
         return _joined([layer(x) for layer in self._layers], 1)
@@ -61,13 +65,8 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     weight, x = torch.linspace(-1, 1, 48 * 80).sin().view(48, 80).to(dtype), torch.linspace(-1, 1, 240).view(3, 80)
     close = 1e-5 if dtype == torch.float32 else 5e-2
-    return bool((_packed(weight, None)(x) - linear(x, weight.float())).abs().max() < close * x.abs().sum(1).max())
-
-
-def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    rearranged = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-    dtype = weight.dtype
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), rearranged, bias, "none", [], "")
+    ours = product(x.to(dtype), torch.ops.mkldnn._reorder_linear_weight(weight, None), None)
+    return bool((ours - linear(x, weight.float())).abs().max() < close * x.abs().sum(1).max())
 
 
 def _joined(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from grpo.embedded.cohort import Cohort
+from grpo.embedded.compiling import compiled
 from grpo.embedded.few_rows import Product
+from grpo.embedded.llama_step import Layer, rms, step, turned
 
 if TYPE_CHECKING:
     from grpo.embedded.policy import Policy
@@ -45,6 +47,10 @@ class LlamaDecoding:
         cos, sin = model.model.rotary_emb(model.model.embed_tokens.weight[:1], everywhere)
         half = cos.shape[-1] // 2
         self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)
+        weights = [layer.weights for layer in self._layers]
+        written = policy.dtype == torch.float32 and self._head.laid_out is not None and None not in weights
+        self._weights = [one for one in weights if one is not None] if written else None
+        self._step = compiled(step) if written else None  # all layers at once
         self._cohorts: list[Cohort] = []
         self._positions = mask.new_empty(0)
         self.admit(ids, mask)
@@ -61,16 +67,30 @@ class LlamaDecoding:
     def step(self, tokens: Tensor) -> None:
         """As Decoding says."""
         x = self._embed(tokens)
-        cos, sin = self._cos[self._positions][:, None], self._sin[self._positions][:, None]  # [B, 1, D]
-        sizes = [cohort.count for cohort in self._cohorts]
-        for number, layer in enumerate(self._layers):
-            parts = [each.split(sizes) for each in layer.queries_keys_values(x, cos, sin, self._heads)]
-            attended = [cohort.attend(number, *part) for cohort, *part in zip(self._cohorts, *parts, strict=True)]
-            x = layer.rest(x, attended[0] if len(attended) == 1 else torch.cat(attended))
-        self.logits = self._head(self._norm(x))
+        turns = self._cos[self._positions][:, None], self._sin[self._positions][:, None]  # [B, 1, D]
+        if self._step is not None and len(self._cohorts) == 1:
+            self.logits = self._at_once(x, *turns, self._cohorts[0])
+        else:
+            sizes = [cohort.count for cohort in self._cohorts]
+            for number, layer in enumerate(self._layers):
+                parts = [each.split(sizes) for each in layer.queries_keys_values(x, *turns, self._heads)]
+                attended = [cohort.attend(number, *part) for cohort, *part in zip(self._cohorts, *parts, strict=True)]
+                x = layer.rest(x, attended[0] if len(attended) == 1 else torch.cat(attended))
+            self.logits = self._head(self._norm(x))
         self._positions = self._positions + 1
         for cohort in self._cohorts:
             cohort.advance()
+
+    def _at_once(self, x: Tensor, cos: Tensor, sin: Tensor, one: Cohort) -> Tensor:
+        """The same for a single cohort, compiled."""
+        norm = self._norm.weight, self._norm.variance_epsilon
+        assert self._step is not None
+        assert self._weights is not None
+        assert self._head.laid_out is not None
+        return self._step(
+            x, cos, sin, self._weights, self._heads, self._layers[0].scale, norm[1],
+            one.keys, one.values, one.at, one.prompt_keys, one.prompt_values, one.whose, norm[0], *self._head.laid_out,
+        )  # fmt: skip
 
     def keep(self, open_: Tensor) -> Tensor:
         """As Decoding says."""
@@ -90,8 +110,9 @@ class _Layer:
     def __init__(self, layer, policy: Policy, steps: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
-        self._query_norm, self._key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self._scale = attention.scaling
+        norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        self._query_norm, self._key_norm = (None if norm is None else norm.weight for norm in norms)
+        self.scale, self._eps = attention.scaling, self._before.variance_epsilon
         self._qkv = Product([attention.q_proj, attention.k_proj, attention.v_proj], policy, steps)
         self._out = Product([attention.o_proj], policy, steps)
         self._gate_up = Product([mlp.gate_proj, mlp.up_proj], policy, steps)
@@ -101,24 +122,24 @@ class _Layer:
     def queries_keys_values(
         self, x: Tensor, cos: Tensor, sin: Tensor, heads: tuple[int, int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """queries [B, K, G, D], scaled and turned; keys [B, K, D], turned; values [B, K, D]."""
-        count, (keys, per_key) = len(x), heads
-        all_ = self._qkv(_rms(self._before, x)).view(count, keys * (per_key + 2), -1)
-        turned, values = all_[:, : keys * (per_key + 1)], all_[:, keys * (per_key + 1) :]
-        if self._query_norm is not None and self._key_norm is not None:
-            parts = (self._query_norm(turned[:, : keys * per_key]), self._key_norm(turned[:, keys * per_key :]))
-            turned = torch.cat(parts, 1)
-        half = turned.shape[-1] // 2
-        turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-        queries = (turned[:, : keys * per_key] * self._scale).view(count, keys, per_key, -1)
-        return queries.to(values.dtype), turned[:, keys * per_key :], values
+        """As llama_step.turned says."""
+        projected = self._qkv(rms(x, self._before.weight, self._eps))
+        return turned(projected, cos, sin, heads, self.scale, self._query_norm, self._key_norm, self._eps)
+
+    @property
+    def weights(self) -> Layer | None:
+        """For the compiled step; None where that is not for such a layer."""
+        laid_out = [part.laid_out for part in (self._qkv, self._out, self._gate_up, self._down)]
+        if None in laid_out or self._activation is not silu:
+            return None
+        (qkv, of_qkv), (out, of_out), (gate_up, of_gate_up), (down, of_down) = laid_out  # type: ignore[misc]
+        return Layer(
+            self._before.weight, qkv, of_qkv, self._query_norm, self._key_norm, out, of_out,
+            self._after.weight, gate_up, of_gate_up, down, of_down,
+        )  # fmt: skip
 
     def rest(self, x: Tensor, attended: Tensor) -> Tensor:
         """What the layer makes of x, once its attention is known."""
         x = x + self._out(attended)
-        gate, up = self._gate_up(_rms(self._after, x)).chunk(2, 1)
+        gate, up = self._gate_up(rms(x, self._after.weight, self._eps)).chunk(2, 1)
         return x + self._down(self._activation(gate) * up)
-
-
-def _rms(norm, x: Tensor) -> Tensor:
-    return torch.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from transformers import DynamicCache
 
+from grpo.embedded.llama_step import Whose
+
 
 def blocks_of(lengths: list[int]) -> list[slice]:
     """Cut prompts into runs that are read side by side, each padded to its longest.
@@ -37,17 +39,20 @@ class PromptKeys:
         self._places: torch.Tensor | None = None  # of the lines among p * each; None: one after the other
         self._prompt = torch.arange(len(mask), device=mask.device).repeat_interleave(n)  # of each line
 
-    def score(self, number: int, queries: torch.Tensor, scores: torch.Tensor) -> None:
-        """Write into scores[..., :L] how the lines' queries [B, K, G, D] meet the keys of layer `number`."""
-        found = self._spread(queries) @ self.keys[number].transpose(-1, -2)  # [p, K, each * G, L]
-        if self._padding is not None:
-            found.masked_fill_(self._padding[:, None, None], float("-inf"))
-        scores[self._lines, ..., : self.width] = self._gathered(found, queries.shape[2]).to(scores.dtype)
-
-    def add(self, number: int, shares: torch.Tensor, out: torch.Tensor) -> None:
-        """Add to out [B, K, G, D] the values of layer `number`, by their shares [B, K, G, L and more]."""
-        found = self._spread(shares[..., : self.width]) @ self.values[number]
-        out[self._lines] += self._gathered(found, out.shape[2])
+    @property
+    def whose(self) -> Whose:
+        """Which lines ask for them."""
+        slice_ = isinstance(self._lines, slice)
+        return Whose(
+            prompts=self._prompts,
+            each=self._each,
+            width=self.width,
+            first=self._lines.start if slice_ else 0,  # type: ignore[union-attr]
+            count=self.count,
+            lines=None if slice_ else self._lines,  # type: ignore[arg-type]
+            places=self._places,
+            padding=self._padding,
+        )
 
     def keep(self, lines: torch.Tensor) -> None:
         """Only these lines (indices into those so far) go on, in this order."""
@@ -72,18 +77,3 @@ class PromptKeys:
         within[order] = torch.arange(len(order), device=order.device) - starts[self._prompt[order]]
         self._each = int(counts.max())
         self._places = self._prompt * self._each + within
-
-    def _spread(self, of_lines: torch.Tensor) -> torch.Tensor:
-        """[B, K, G, X] as [p, K, each * G, X]: the lines of a prompt are more rows of one product."""
-        mine = of_lines[self._lines]
-        if self._places is not None:
-            room = mine.new_zeros(self._prompts * self._each, *mine.shape[1:])
-            mine = room.index_copy_(0, self._places, mine)
-        _, heads, per_key, last = mine.shape
-        return mine.view(self._prompts, self._each, heads, per_key, last).transpose(1, 2).flatten(2, 3)
-
-    def _gathered(self, found: torch.Tensor, per_key: int) -> torch.Tensor:
-        """Back from [p, K, each * G, X] to the block's lines, [b, K, G, X]."""
-        prompts, heads, _, last = found.shape
-        mine = found.view(prompts, heads, self._each, per_key, last).transpose(1, 2).flatten(0, 1)
-        return mine if self._places is None else mine[self._places]

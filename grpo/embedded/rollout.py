@@ -17,6 +17,7 @@ from functools import partial
 import torch
 
 from grpo.embedded.choosing import Sampling, choose
+from grpo.embedded.compiling import compiled
 from grpo.embedded.decoding import Decoding
 from grpo.embedded.lanes import balanced, side_by_side
 from grpo.embedded.policy import Policy
@@ -184,6 +185,7 @@ def _decode(policy, ids, mask, sampling, table: _Table, on_ended, mine: Sequence
     waiting = waiting[mask[waiting].sum(1).argsort(stable=True)]  # of like length side by side: less padding
     at_once, done = max(1, max_rows // n), 0
     decoding: Decoding | None = None
+    note = compiled(noted) if policy.device.type == "cpu" else noted
     lines = _Lines(rows=waiting[:0], ages=waiting[:0], open=waiting[:0].bool())
     with policy.arithmetic():
         while len(lines) or len(waiting):
@@ -201,11 +203,11 @@ def _decode(policy, ids, mask, sampling, table: _Table, on_ended, mine: Sequence
             assert decoding is not None, "without lines there are prompts waiting, and they began"
             uniform = table.uniforms[lines.rows, lines.ages]
             tokens, chosen = choose(decoding.logits.float(), uniform, lines.seen, stops, sampling, lines.ages)
-            table.response_ids[lines.rows, lines.ages], table.log_probs[lines.rows, lines.ages] = tokens, chosen
-            lines.ages = lines.ages + 1
-            stopped = (tokens[:, None] == stops).any(1) & lines.open
-            table.stopped[lines.rows[stopped]], table.lengths[lines.rows[stopped]] = True, lines.ages[stopped]
-            before, lines.open = lines.open, lines.open & ~stopped & (lines.ages < sampling.max_length)
+            before = lines.open
+            lines.ages, lines.open = note(
+                tokens, chosen, lines.rows, lines.ages, before, stops, sampling.max_length,
+                table.response_ids, table.log_probs, table.lengths, table.stopped,
+            )  # fmt: skip
             ended, alive = torch.stack([before.sum() - lines.open.sum(), lines.open.sum()]).tolist()
             done += ended
             on_token(done)
@@ -221,6 +223,34 @@ def _decode(policy, ids, mask, sampling, table: _Table, on_ended, mine: Sequence
                 tokens = tokens[order]
             if alive:
                 decoding.step(tokens)
+
+
+def noted(
+    tokens: torch.Tensor,
+    log_probs: torch.Tensor,
+    rows: torch.Tensor,
+    ages: torch.Tensor,
+    open_: torch.Tensor,
+    stops: torch.Tensor,
+    max_length: int,
+    all_tokens: torch.Tensor,
+    all_log_probs: torch.Tensor,
+    all_lengths: torch.Tensor,
+    all_stopped: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the lines' new tokens into the rows of a table, and how long those are that stop. For TorchScript.
+
+    tokens, log_probs, rows, ages, open_: [b], as _Lines has them; all_...: those of _Table. Returns the lines' ages
+    now, and which go on.
+    """
+    all_tokens[rows, ages] = tokens
+    all_log_probs[rows, ages] = log_probs
+    ages = ages + 1
+    stopped = (tokens[:, None] == stops).any(1) & open_
+    ended = rows[stopped]
+    all_stopped[ended] = torch.ones_like(ended, dtype=torch.bool)
+    all_lengths[ended] = ages[stopped]
+    return ages, open_ & ~stopped & (ages < max_length)
 
 
 def _cut(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,6 +36,11 @@ def _policy(config, tmp_path, dtype=torch.float32) -> Policy:
     return make_policy(model, tokenizer, torch.device("cpu"), dtype)
 
 
+def policy_of(family: str, tmp_path) -> Policy:
+    """A small model of one of FAMILIES."""
+    return _policy(FAMILIES[family], tmp_path)
+
+
 def _prompts() -> tuple[torch.Tensor, torch.Tensor]:
     mask = (torch.arange(30) >= 30 - torch.tensor(LENGTHS)[:, None]).long()
     return (torch.arange(150).view(5, 30) * 7 + 5) % 250 * mask, mask
@@ -154,7 +159,7 @@ def test_where_lines_end_other_prompts_begin_and_are_answered_as_they_would_be_a
     def noted(decoding, prompts, mask):
         admitted.append([cohort.count for cohort in decoding._cohorts])
         begin(decoding, prompts, mask)
-        rooms = [room for cohort in decoding._cohorts for room in (cohort._keys, cohort._values)]
+        rooms = [room for cohort in decoding._cohorts for room in (cohort.keys, cohort.values)]
         assert all(room.untyped_storage().nbytes() == room.nbytes for room in rooms)  # none for lines that ended
 
     monkeypatch.setattr(LlamaDecoding, "admit", noted)
