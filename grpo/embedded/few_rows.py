@@ -47,8 +47,8 @@ class Product:
         bias = None if self._layers[0].bias is None else _joined([layer.bias for layer in self._layers]).to(dtype)
         if not pack:
             return lambda x: linear(x, weight, bias)
-        self.laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None), bias
-        return lambda x: product(x.to(dtype), *self.laid_out)  # type: ignore[misc]
+        laid_out = self.laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None), bias
+        return lambda x: product(x.to(dtype), *laid_out)  # without self: a cycle would keep the copy until a collection
 
     def _modules(self, x: torch.Tensor) -> torch.Tensor:
         return _joined([layer(x) for layer in self._layers], 1)

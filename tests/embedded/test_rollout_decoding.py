@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -136,6 +138,22 @@ def test_a_model_that_is_not_what_its_class_says_is_decoded_by_transformers_and_
     assert "transformers' own forward pass" in caplog.text
     again = log_probs(policy, rollouts, temperature=1.0, max_tokens=10_000)
     assert_close(again, rollouts.log_probs * rollouts.response_mask, atol=2e-5, rtol=0)
+
+
+def test_weights_laid_out_anew_are_gone_with_the_decoding_and_not_with_a_later_collection(policy):
+    prompts, mask = torch.full((1, 6), 7), torch.ones(1, 6, dtype=torch.long)
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad(), policy.arithmetic():
+            decoding = LlamaDecoding(policy, prompts, mask, 2, 2 * WORTH)
+            decoding.step(torch.tensor([5, 6]))
+            kept = [weakref.ref(layer._down.laid_out[0]) for layer in decoding._layers]
+            assert all(weight() is not None for weight in kept)
+            del decoding
+        assert not any(weight() is not None for weight in kept)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
