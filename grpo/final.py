@@ -41,10 +41,13 @@ def show(result: Result, run: Run, to: Console | None = None) -> None:
 
 
 def no_signal(summary: Mapping[str, Any]) -> list[str]:
-    """A line when no evaluated response was ever rewarded."""
+    """A line when no evaluated response was ever rewarded, or could be."""
     rewards = summary.get("reward_mean", {}).values()
     if not rewards or any(rewards):
         return []
+    if set(rewards) == {None}:
+        said = "every reward call of the evaluations failed, and nothing is learned from those: mend the reward"
+        return ["", f"warning   {said}; ./train.sh check --data FILE --reward_func FILE shows where it fails"]
     said = (
         "no evaluated response earned anything: see 'When something is wrong' in README.md, or try again with --debug"
     )

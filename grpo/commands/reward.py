@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,8 +35,9 @@ def main(argv: list[str]) -> int:
         raise RewardError(f"{file} is there already; name another file") from None
     except OSError as error:
         raise RewardError(f"{file} cannot be written: {os.strerror(error.errno or 0)}") from None
-    print(f"{file} is written. Try it:         python {file}")
-    print(f"Then train with it: ./train.sh --data prompts.json --reward_func {file}")
+    quoted = shlex.quote(str(file))
+    print(f"{file} is written. Try it:         python {quoted}")
+    print(f"Then train with it: ./train.sh --data prompts.json --reward_func {quoted}")
     return 0
 
 

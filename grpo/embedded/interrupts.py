@@ -7,6 +7,8 @@ import sys
 import threading
 from types import FrameType, TracebackType
 
+SAVING = "saving a checkpoint first"
+
 
 class StopRequested(Exception):
     """Raised at a safe point after a signal."""
@@ -18,7 +20,7 @@ class Interrupts:
     first: what is done before the stop, for the user. launched: by processes.py, which passes both on as a SIGINT.
     """
 
-    def __init__(self, first: str = "saving a checkpoint first", *, launched: bool = False) -> None:
+    def __init__(self, first: str = SAVING, *, launched: bool = False) -> None:
         self.first = first
         self._numbers = (signal.SIGINT,) if launched else (signal.SIGINT, signal.SIGTERM)
         self.signal: int | None = None

@@ -27,12 +27,13 @@ def train(run: Run, world: World = ALONE) -> Result:
     world: the processes that train together, each of which calls this.
     """
     settings = settings_of(run.config)
-    with Interrupts(launched=world.size > 1) as interrupts:
+    with Interrupts("before the first step there is nothing to save", launched=world.size > 1) as interrupts:
         try:
             with open_session(run, settings, interrupts, world) as session:
                 return _train(session)
         except StopRequested:
-            raise Interrupted("stopped before the first step, so there is nothing to save") from None
+            warm_up = "; a warm-up is kept once it is done" if run.config.launcher.sft.steps else ""
+            raise Interrupted(f"stopped before the first step, so there is nothing to save{warm_up}") from None
 
 
 def _train(session: Session) -> Result:

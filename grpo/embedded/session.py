@@ -22,7 +22,7 @@ from grpo.embedded.best import keep_if_best
 from grpo.embedded.copies import OLD, REFERENCE, move
 from grpo.embedded.draws import Draws
 from grpo.embedded.evaluate import evaluate
-from grpo.embedded.interrupts import Interrupts
+from grpo.embedded.interrupts import SAVING, Interrupts
 from grpo.embedded.parallel import ALONE, World, sample_together
 from grpo.embedded.passes import log_probs_together
 from grpo.embedded.policy import Policy
@@ -84,6 +84,8 @@ class Session:
             prompts = self.draws.next()
             if prompts is None:
                 return
+            if self.step:
+                self.interrupts.first = SAVING
             yield step, prompts
 
     def most_batches(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,21 +14,22 @@ EXAMPLES = 64  # evaluation responses remembered from each end of the run
 
 @dataclass
 class Outcome:
-    """Plain values, which a checkpoint can hold. accuracy, reward_mean: milestone (start, sft, final) -> value.
+    """Plain values, which a checkpoint can hold. accuracy, reward_mean: milestone (start, sft, final) -> value, None
+    where every reward call failed.
 
     best: metric, step and value of the best evaluation, where its weights are kept.
     """
 
-    accuracy: dict[str, float] = field(default_factory=dict)
-    reward_mean: dict[str, float] = field(default_factory=dict)
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    reward_mean: dict[str, float | None] = field(default_factory=dict)
     first: list[dict[str, Any]] = field(default_factory=list)
     last: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
 
     def note(self, milestone: str, values: Mapping[str, float], lines: Sequence[Mapping[str, Any]]) -> None:
         """Record an evaluation. What GRPO starts from (`start`, or `sft` after a warm-up) is `first`."""
-        self.accuracy[milestone] = values["val_accuracy"]
-        self.reward_mean[milestone] = values["val_reward_mean"]
+        for known, name in ((self.accuracy, "val_accuracy"), (self.reward_mean, "val_reward_mean")):
+            known[milestone] = None if math.isnan(values[name]) else values[name]
         kept = [{key: line[key] for key in ("prompt", "ground_truth", "response", "reward")} for line in lines]
         if milestone == "final":
             self.last = kept[:EXAMPLES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -362,6 +363,36 @@ def test_a_run_without_any_reward_does_not_end_like_a_success():
 
     assert no_signal({"reward_mean": {"start": 0.0, "final": 0.1}}) == []
     assert "no evaluated response earned anything" in no_signal({"reward_mean": {"start": 0.0, "final": 0.0}})[1]
+    assert "every reward call of the evaluations failed" in no_signal({"reward_mean": {"start": None}})[1]
+
+
+@pytest.mark.slow
+def test_a_run_whose_reward_calls_all_failed_leaves_a_summary_that_is_json(files: Path, capsys):
+    words = ["--data", "one.json", "--val_data", "one.json", "--model", "scratch", "--reward_func", "raises.py"]
+    words += ["--max_reward_errors", "1", "--max_steps", "1", "--train_batch_size", "1", "--max_response_length", "4"]
+    code, out, err = answer(capsys, *words, "--device", "cpu", "--force")
+    assert (code, err) == (0, "")
+    assert "every reward call of the evaluations failed, and nothing is learned from those: mend the reward" in out
+    summary = json.loads(Path("outputs/summary.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
+    assert summary["accuracy"] == summary["reward_mean"] == {"start": None, "final": None}
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_warm_up_promises_no_checkpoint(in_folder: Path, capsys, monkeypatch):
+    from grpo.embedded import beginning
+
+    warm_up = beginning.warm_up
+
+    def pressed(*given, **more):
+        signal.raise_signal(signal.SIGINT)
+        return warm_up(*given, **more)
+
+    monkeypatch.setattr(beginning, "warm_up", pressed)
+    assert main(["--sft_warmup", "5", "--device", "cpu"]) == 130
+    said = capsys.readouterr()
+    assert "stopping: before the first step there is nothing to save (once more to stop at once)" in said.err
+    assert "saving a checkpoint" not in said.out + said.err
+    assert "stopped before the first step, so there is nothing to save; a warm-up is kept once it is done" in said.err
 
 
 def test_a_misspelled_key_in_a_file_is_refused_with_the_nearest_one(in_folder, capsys):

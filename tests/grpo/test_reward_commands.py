@@ -25,6 +25,11 @@ def test_the_template_works_as_it_is_written(in_folder, capsys):
     assert load_reward("my_reward.py:long_enough").attempts([Sample("m", "x" * 1025, "")])[0] is not None
 
 
+def test_a_path_with_a_space_is_quoted_in_what_to_type_next(in_folder, capsys):
+    assert reward.main(["new", "my reward.py"]) == 0
+    assert capsys.readouterr().out.count(" 'my reward.py'\n") == 2
+
+
 def test_an_existing_file_is_never_overwritten(in_folder):
     (in_folder / "mine.py").write_text("precious")
     with pytest.raises(RewardError, match=r"mine.py is there already"):
