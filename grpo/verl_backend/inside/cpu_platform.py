@@ -95,9 +95,9 @@ class _CpuModule:
 class CpuPlatform(PlatformBase):
     """See verl.plugin.platform.PlatformBase for what each member promises."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
-    device_module = _CpuModule
+    device_name = "cpu"  # type: ignore[assignment]
+    vendor_name = "cpu"  # type: ignore[assignment]
+    device_module = _CpuModule  # type: ignore[assignment]
 
     def is_available(self) -> bool:
         """Always."""
